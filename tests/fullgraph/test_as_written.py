@@ -3,16 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import Data, pyg
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, PARTLY, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack, calls
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.transforms import Compose, GCNNorm, ToSparseTensor
 
 import graphbraid

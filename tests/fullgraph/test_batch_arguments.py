@@ -5,16 +5,12 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import NO_PYG
-from torch import Tensor, nn
-from torch.utils import _pytree as tree
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import Batch, Data, pyg
 from tests.fullgraph.matrix.compare import in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from tests.fullgraph.test_batches import CLOSE, sampled, sizes_of
-from torch_geometric.data import Batch, Data
+from torch import Tensor, nn
+from torch.utils import _pytree as tree
 from torch_geometric.loader import DataLoader
 from torch_geometric.nn import global_add_pool, global_max_pool, global_mean_pool
 

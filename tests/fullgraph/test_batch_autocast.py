@@ -4,13 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from tests.modules import module_of
-from torch import nn
-from torch.utils._pytree import tree_map
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.cases_messages import MESSAGES
 from tests.fullgraph.matrix.compare import LOWERED, in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
@@ -19,7 +13,10 @@ from tests.fullgraph.test_typed_batches import MODELS as TYPED
 from tests.fullgraph.test_typed_batches import SEEDS
 from tests.fullgraph.test_typed_batches import in_double as doubled
 from tests.fullgraph.typed_cases import HETERO, untidy
+from tests.modules import module_of
 from tests.suites import every
+from torch import nn
+from torch.utils._pytree import tree_map
 
 import graphbraid
 from graphbraid.errors import ConfigError

@@ -5,11 +5,7 @@ import re
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.compare import in_double
 from tests.fullgraph.matrix.graphs import CLASSES, data_of
@@ -27,6 +23,7 @@ from tests.fullgraph.test_breaks import (
     rows_of_a_module,
     selected_rows,
 )
+from torch import nn
 
 import graphbraid
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning

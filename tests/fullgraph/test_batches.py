@@ -15,20 +15,16 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
-from tests.modules import module_of
-from torch import nn
-from torch.utils.checkpoint import checkpoint
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import Batch, Data, pyg
 from tests.fullgraph.matrix.cases import CASES
 from tests.fullgraph.matrix.cases_messages import MESSAGES, own
 from tests.fullgraph.matrix.compare import LOWERED, in_double
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from tests.fullgraph.matrix.models import Stack
+from tests.modules import module_of
 from tests.suites import every
-from torch_geometric.data import Batch, Data
+from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import graphbraid
 from graphbraid import nn as gnn

@@ -5,11 +5,8 @@ import math
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from torch import nn
 from torch_geometric.utils import softmax
 

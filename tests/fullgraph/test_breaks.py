@@ -7,15 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import NO_PYG
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GAT, GCN, GIN, SAGE
 from tests.fullgraph.matrix.compare import LEFT_ALONE, PARTLY, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, NODES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, calls
+from torch import nn
 from torch_geometric.utils import scatter
 
 import graphbraid

@@ -2,10 +2,8 @@
 
 import pytest
 import torch
-from tests.extras import NO_PYG, in_threads
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
+from tests.extras import in_threads
 from tests.fullgraph.matrix.case import BASES, GCN, layer
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, Stack

@@ -4,10 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.matrix.case import layer
 from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_features

@@ -12,16 +12,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG, in_threads
-from tests.kernels import needs_kernels
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
+from tests.extras import in_threads
 from tests.fullgraph.matrix import cases_forwards
 from tests.fullgraph.matrix.case import BASES, GCN, layer
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted, calls
+from tests.kernels import needs_kernels
 from torch import fx, nn
 
 import graphbraid

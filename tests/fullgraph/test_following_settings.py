@@ -13,15 +13,12 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.data as pyg_data
-import torch_geometric.nn as pyg_nn
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import data_of
 from tests.fullgraph.matrix.models import calls
+from torch_geometric import data as pyg_data
 
 import graphbraid
 from graphbraid.errors import DataError
@@ -515,7 +512,7 @@ def typed_model():
     class Typed(torch.nn.Module):
         def __init__(self):
             super().__init__()
-            self.layer = pyg_nn.HeteroConv({("a", "to", "a"): pyg_nn.SAGEConv(4, 3)})
+            self.layer = pyg.HeteroConv({("a", "to", "a"): pyg.SAGEConv(4, 3)})
 
         def forward(self, x_dict, edge_index_dict):
             return self.layer(x_dict, edge_index_dict)

@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from torch import Tensor, nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.beside_pyg import pyg
 from tests.fullgraph.typed_cases import untidy
-from torch_geometric.nn import HGTConv
+from torch import Tensor, nn
 
 from graphbraid.errors import DataError
 from graphbraid.fullgraph.program import NotLoweredError
@@ -33,7 +30,9 @@ def fused(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     return calls  # type: ignore[return-value]
 
 
-def layer(heads: int = 2, width: int = 8, graph: Graph = GRAPH, kind: type[HGTConv] = HGTConv) -> HGTConv:
+def layer(
+    heads: int = 2, width: int = 8, graph: Graph = GRAPH, kind: type[pyg.HGTConv] = pyg.HGTConv
+) -> pyg.HGTConv:
     """A layer all of whose parameters are drawn, so that none is 1 by chance of its start."""
     torch.manual_seed(0)
     wide = {name: graph.nodes_of(name).x.shape[1] for name in graph.node_types}  # type: ignore[union-attr]
@@ -124,17 +123,17 @@ def test_other_calls_run_as_they_are_written(fused: list[Any]) -> None:
     assert not fused
 
 
-class OwnLayer(HGTConv):
+class OwnLayer(pyg.HGTConv):
     """A subclass, which may do anything."""
 
 
-def _with_hook(kind: str) -> HGTConv:
+def _with_hook(kind: str) -> pyg.HGTConv:
     model = layer()
     getattr(model, kind)(lambda *_: None)
     return model
 
 
-def _with_other_maps() -> HGTConv:
+def _with_other_maps() -> pyg.HGTConv:
     model = layer()
     model.k_rel.register_forward_hook(lambda *_: None)
     return model
@@ -146,7 +145,7 @@ REFUSED = {
     "a hook on messages": (lambda: _with_hook("register_message_forward_hook"), "it has hooks"),
     "a hook on its maps": (_with_other_maps, "it has hooks"),
     "a parameter to be made": (
-        lambda: HGTConv(-1, 8, GRAPH.to_pyg().metadata()),
+        lambda: pyg.HGTConv(-1, 8, GRAPH.to_pyg().metadata()),
         "made by the model's first run",
     ),
 }

@@ -4,14 +4,12 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests import warm
-from tests.extras import NO_PEAK, NO_PYG
+from tests.beside_pyg import pyg
+from tests.extras import NO_PEAK
 from tests.peaks import least_peak
 from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch.nn.functional as F
-import torch_geometric.nn as pyg
 from torch_geometric.utils import add_self_loops, degree
 
 from graphbraid import nn as gnn

@@ -10,12 +10,8 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
+from tests.beside_pyg import pyg
 from tests.fullgraph.fake_device import FakeDevice
-from tests.suites import every
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import layer
 from tests.fullgraph.matrix.cases_layers import LAYERS
 from tests.fullgraph.matrix.cases_propagation import PROPAGATION, propagating, ready
@@ -23,6 +19,7 @@ from tests.fullgraph.matrix.cases_rowwise import ROWWISE
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, Plain, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, data_of
 from tests.fullgraph.matrix.models import Stack
+from tests.suites import every
 
 import graphbraid
 from graphbraid import Graph, native

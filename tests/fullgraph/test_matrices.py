@@ -6,12 +6,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data, pyg
 from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
-from torch_geometric.data import Data
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import spmm
 

@@ -7,18 +7,14 @@ import types
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from tests.modules import module_of
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
 import torch.nn.functional as F
-import torch_geometric.nn as pyg
+from tests.beside_pyg import Data, pyg
 from tests.fullgraph.matrix.cases_messages import gated, own
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, PARTLY, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
+from tests.modules import module_of
 from torch import nn
-from torch_geometric.data import Data
 from torch_geometric.utils import softmax
 
 import graphbraid

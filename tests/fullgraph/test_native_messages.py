@@ -7,15 +7,11 @@ from itertools import pairwise
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import NO_PYG
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import Data, pyg
 from tests.fullgraph.matrix.graphs import CHANNELS, data_of
 from tests.fullgraph.test_batches import sampled
 from tests.fullgraph.test_native_segment import by_operation, functions_behind
-from torch_geometric.data import Data
+from torch import nn
 from torch_geometric.utils import softmax
 
 import graphbraid

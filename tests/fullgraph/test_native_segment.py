@@ -10,17 +10,14 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
-from tests.kernels import needs_kernels
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix import models
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.test_batches import STEPS, SharedGradients, Wired, sampled
 from tests.fullgraph.test_typed_batches import own, ready
 from tests.fullgraph.typed_cases import HETERO, TRANSFORMED, untidy
+from tests.kernels import needs_kernels
+from torch import nn
 from torch_geometric.utils import softmax
 
 import graphbraid

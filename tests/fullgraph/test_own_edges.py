@@ -7,15 +7,12 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.extras import NO_PYG
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GAT, GCN, GIN, SAGE
 from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, NODES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, calls
+from torch import nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from torch_geometric.utils import add_self_loops, degree, dropout_edge, remove_self_loops, to_undirected

@@ -4,17 +4,14 @@ import copy
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.compare import LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from torch import nn
-from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 
-class Plain(MessagePassing):
+class Plain(pyg.MessagePassing):
     """The source's row."""
 
     def __init__(self, width=8, **options):

@@ -7,17 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import pyg
 from tests.fullgraph.fake_device import FakeDevice
-from tests.suites import few_of
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.cases_messages import MESSAGES
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
 from tests.fullgraph.test_batches import run
+from tests.suites import few_of
+from torch import nn
 
 import graphbraid
 from graphbraid import native

@@ -4,10 +4,7 @@ import copy
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.graphs import make_graph
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of

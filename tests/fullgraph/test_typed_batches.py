@@ -7,17 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data
+from tests.fullgraph import typed_cases
+from tests.fullgraph.test_typed_pyg import KINDS as KINDS_OF_LAYERS
+from tests.fullgraph.typed_cases import HETERO, LEFT_ALONE, TRANSFORMED, WIDTHS, hetero, of, residual, untidy
 from tests.modules import module_of
 from tests.suites import every, examples
 from torch import nn
 from torch.utils import _pytree as tree
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from tests.fullgraph import typed_cases
-from tests.fullgraph.test_typed_pyg import KINDS as KINDS_OF_LAYERS
-from tests.fullgraph.typed_cases import HETERO, LEFT_ALONE, TRANSFORMED, WIDTHS, hetero, of, residual, untidy
-from torch_geometric.data import Data
 from torch_geometric.nn import FastRGCNConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 
 import graphbraid

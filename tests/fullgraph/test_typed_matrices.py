@@ -5,14 +5,11 @@ from functools import partial
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from tests.modules import module_of
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.loader as pyg_loader
+from tests.beside_pyg import pyg
 from tests.fullgraph import typed_cases
 from tests.fullgraph.typed_cases import COUNTS, LOOPED, MATRICES, OnMatrices, hetero, of, untidy
-from torch_geometric.nn import SAGEConv
+from tests.modules import module_of
+from torch_geometric import loader as pyg_loader
 from torch_geometric.transforms import ToSparseTensor
 
 import graphbraid
@@ -305,7 +302,7 @@ def test_a_maximum_over_rows_of_any_order_has_pygs_gradients(whole):
         matrix.crow_indices(), matrix.col_indices()[order], matrix.values(), matrix.shape
     )
     data["a"].x = data["a"].x.round().clamp(-1, 1)
-    layer = hetero(of(SAGEConv, aggr="max"), widths=(3,))
+    layer = hetero(of(pyg.SAGEConv, aggr="max"), widths=(3,))
     model = last_of(OnMatrices(ready(layer)))
     grads = []
     engine, run = compiled(model, data, whole=whole)

@@ -8,14 +8,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
+from tests.beside_pyg import pyg
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.test_typed_engine import assert_alike
-from tests.modules import module_of
-from tests.suites import every, examples
-from torch import Tensor, nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
 from tests.fullgraph.typed_cases import (
     COUNTS,
     HETERO,
@@ -27,7 +22,9 @@ from tests.fullgraph.typed_cases import (
     ready,
     untidy,
 )
-from torch_geometric.nn import GATConv, GATv2Conv, GraphConv, HeteroConv, SAGEConv
+from tests.modules import module_of
+from tests.suites import every, examples
+from torch import Tensor, nn
 
 import graphbraid
 from graphbraid import native
@@ -69,7 +66,7 @@ def test_the_engine_equals_pyg(name: str, nodes: str) -> None:
 
 def test_outputs_of_another_type_side_by_side() -> None:
     graph = untidy()
-    model, ids = ready(hetero(of(GraphConv), "cat"), graph), torch.tensor([8, 1])
+    model, ids = ready(hetero(of(pyg.GraphConv), "cat"), graph), torch.tensor([8, 1])
     twin = Twin(model, graph, "b")
     assert twin().shape == (9, 6)
     assert_alike(model, graph, compiled(model, graph, ids, node_type="b"), ids, steps=1, plain=twin)
@@ -84,11 +81,11 @@ def test_each_pass_can_be_left_out(without: str) -> None:
 
 
 KINDS = {
-    "sage": of(SAGEConv),
-    "sum": of(SAGEConv, aggr="sum", root_weight=False),
-    "max": of(GraphConv, aggr="max"),
-    "gat": of(GATConv, heads=2, concat=False, add_self_loops=False),
-    "gatv2": of(GATv2Conv, add_self_loops=False),
+    "sage": of(pyg.SAGEConv),
+    "sum": of(pyg.SAGEConv, aggr="sum", root_weight=False),
+    "max": of(pyg.GraphConv, aggr="max"),
+    "gat": of(pyg.GATConv, heads=2, concat=False, add_self_loops=False),
+    "gatv2": of(pyg.GATv2Conv, add_self_loops=False),
 }
 
 
@@ -124,7 +121,7 @@ def test_features_are_aggregated_once_and_only_what_is_needed_is_computed() -> N
 
 def test_dropout_of_attention_has_new_masks_and_none_in_evaluation() -> None:
     graph = untidy()
-    model = ready(hetero(of(GATConv, dropout=0.5, add_self_loops=False)), graph)
+    model = ready(hetero(of(pyg.GATConv, dropout=0.5, add_self_loops=False)), graph)
     engine = compiled(model, graph)
     first, second = engine().detach().clone(), engine().detach().clone()
     assert not torch.equal(first, second)
@@ -148,7 +145,9 @@ class WithRows(nn.Module):
     def __init__(self, graph: Graph) -> None:
         super().__init__()
         self.rows = nn.Embedding(graph.nodes_of("d").num_nodes, 5)
-        self.conv = HeteroConv({one: SAGEConv((-1, -1), 3) for one in graph.edge_types if one[0] != "c"})
+        self.conv = pyg.HeteroConv(
+            {one: pyg.SAGEConv((-1, -1), 3) for one in graph.edge_types if one[0] != "c"}
+        )
 
     def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: Any) -> Any:
         return self.conv(x_dict | {"d": self.rows(n_id_dict["d"])}, edge_index_dict)
@@ -221,7 +220,7 @@ def test_a_layer_within_a_type_is_refused_between_two() -> None:
     def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Any:
         return {"b": self.conv(x_dict["a"], edge_index_dict["a", "back", "b"])}
 
-    wrong = module_of(forward, conv=SAGEConv(6, 3))
+    wrong = module_of(forward, conv=pyg.SAGEConv(6, 3))
     engine = graphbraid.compile(wrong, graph, nodes=[0], node_type="b")
     assert "SAGEConv takes rows of 'a' for those of 'b'" in engine.explain()
 

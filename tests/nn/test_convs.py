@@ -4,11 +4,7 @@ import itertools
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-from torch import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.nn.cases import edge_index, graph_with_weights, without_stored_loops
 from tests.ops.graphs import (
     assert_same_bits_with_any_threads,
@@ -18,6 +14,7 @@ from tests.ops.graphs import (
     values,
     without_edges,
 )
+from torch import nn
 
 from graphbraid import Trainer
 from graphbraid.errors import ConfigError, DataError

@@ -5,17 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data
 from torch import Tensor
+from torch_geometric import backend
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer, PGExplainer
+from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 import graphbraid
 from graphbraid import nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric import backend
-from torch_geometric.data import Data
-from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer, PGExplainer
-from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*:DeprecationWarning",

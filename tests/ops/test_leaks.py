@@ -5,15 +5,14 @@ import subprocess
 import sys
 
 import pytest
-from tests.extras import NO_PYG, PATIENCE
+from tests.extras import PATIENCE
 from tests.kernels import needs_kernels
 
-pytest.importorskip("torch_geometric", reason=NO_PYG)
 pytestmark = [pytest.mark.slow, needs_kernels]
 
 PROGRAM = """
 import ctypes, gc, sys, torch, torch.nn.functional as F, graphbraid
-from torch_geometric.data import Data
+from tests.beside_pyg import Data
 from torch_geometric.nn import GCN
 
 edges = torch.randint(0, 200, (2, 900))

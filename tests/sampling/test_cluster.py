@@ -5,12 +5,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.loader as pyg
+from tests.beside_pyg import Data, HeteroData
 from tests.sampling.test_shadow import make_data as shadow_data
-from torch_geometric.data import Data, HeteroData
+from torch_geometric import loader as pyg
 
 from graphbraid import Graph
 from graphbraid.errors import ConfigError, DataError

@@ -5,13 +5,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data, torch_geometric
 from tests.sampling.test_loader import NUM_NODES, make_data, make_graph
 from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric
-from torch_geometric.data import Data
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import LinkNeighborLoader

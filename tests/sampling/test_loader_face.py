@@ -6,7 +6,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
+from lightning_fabric.utilities.data import _update_dataloader
+from tests.beside_pyg import torch_geometric
 from tests.sampling.test_loader import NUM_NODES, digest, make_data, make_graph
 from torch.utils.data import (
     BatchSampler,
@@ -16,10 +17,6 @@ from torch.utils.data import (
     SequentialSampler,
     WeightedRandomSampler,
 )
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric
-from lightning_fabric.utilities.data import _update_dataloader
 from torch_geometric.loader import CachedLoader, ImbalancedSampler
 from torch_geometric.sampler.base import NumNeighbors
 

@@ -6,11 +6,8 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import Batch, Data
 from tests.sampling.test_loader import NUM_NODES, make_data, make_graph
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import Batch, Data
 from torch_geometric.loader.utils import filter_data
 from torch_geometric.transforms import NormalizeFeatures, ToUndirected
 

@@ -9,10 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import Data, HeteroData
+from tests.beside_pyg import Data, HeteroData
 from torch_geometric.nn import GraphConv
 
 from graphbraid.errors import ConfigError

@@ -5,11 +5,8 @@ The cases are written anew after what PyG's ``test/loader/test_link_neighbor_loa
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data
 from tests.sampling.test_pyg_cases import pairs, random_edges
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
 from graphbraid.loader import LinkNeighborLoader

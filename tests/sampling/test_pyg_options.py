@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import HeteroData, torch_geometric
 from tests.sampling.test_loader import digest, make_data
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric
-import torch_geometric.typing
-from torch_geometric.data import HeteroData
 from torch_geometric.loader import LinkNeighborLoader as PygLinkNeighborLoader
 from torch_geometric.loader import NeighborLoader as PygNeighborLoader
 from torch_geometric.loader.link_loader import LinkLoader

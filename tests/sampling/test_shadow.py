@@ -4,10 +4,7 @@ import pickle
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import Batch, Data
+from tests.beside_pyg import Batch, Data
 from torch_geometric.nn import GCNConv, global_mean_pool
 from torch_geometric.utils import k_hop_subgraph
 

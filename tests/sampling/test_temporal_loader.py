@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import Data
 from tests.sampling.test_pyg_cases import random_edges
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import Data
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.loader import LinkNeighborLoader, NeighborLoader

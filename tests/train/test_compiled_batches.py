@@ -5,15 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG, to_hetero
+from tests.beside_pyg import pyg
+from tests.extras import to_hetero
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.modules import module_of
-from torch import Tensor, nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
 from tests.train.test_typed_trainer import with_venue_features
 from tests.train.typed_communities import bibliography
+from torch import Tensor, nn
 
 from graphbraid import Graph, Trainer
 from graphbraid import nn as gnn

@@ -6,13 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import pyg
 from tests.train.linked_types import RATES, films
 from tests.train.recorded import losses
 from torch import Tensor, nn
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.nn import HGTConv
 
 from graphbraid.fullgraph.reading import relational
 from graphbraid.graph import Graph
@@ -38,13 +35,13 @@ SECOND_HEADS = 4
 class Transformer(nn.Module):
     """Two layers over a learned row of each node."""
 
-    def __init__(self, graph: Graph, kind: type[HGTConv] = HGTConv, *, turned: bool = False) -> None:
+    def __init__(self, graph: Graph, kind: type[pyg.HGTConv] = pyg.HGTConv, *, turned: bool = False) -> None:
         super().__init__()
         relations = list(reversed(graph.edge_types)) if turned else list(graph.edge_types)
         metadata = (list(graph.node_types), relations)
         counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
         self.rows = nn.ModuleDict({one: nn.Embedding(count, 8) for one, count in counts.items()})
-        self.first, self.second = HGTConv(8, 12, metadata, 2), kind(12, 8, metadata, SECOND_HEADS)
+        self.first, self.second = pyg.HGTConv(8, 12, metadata, 2), kind(12, 8, metadata, SECOND_HEADS)
 
     def forward(self, x_dict: Any, edge_index_dict: Any, n_id_dict: Any) -> dict[str, Tensor]:
         rows = {one: self.rows[one](ids) for one, ids in n_id_dict.items()}
@@ -53,7 +50,7 @@ class Transformer(nn.Module):
         return found
 
 
-class OwnLayer(HGTConv):
+class OwnLayer(pyg.HGTConv):
     """A subclass, which may do anything."""
 
 

@@ -2,18 +2,14 @@
 
 import copy
 
-import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from tests.extras import NO_PYG
-from tests.suites import examples
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.nn as pyg
+from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.cases_edges import FEATURES, with_features
 from tests.fullgraph.matrix.compare import LOWERED, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
+from tests.suites import examples
 from torch import nn
 
 LAYERS = {

@@ -5,11 +5,8 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric.loader as pyg
-from torch_geometric.data import Data, HeteroData
+from tests.beside_pyg import Data, HeteroData
+from torch_geometric import loader as pyg
 
 from graphbraid import native
 from graphbraid.errors import ConfigError

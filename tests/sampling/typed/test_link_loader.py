@@ -7,12 +7,8 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from tests.extras import NO_PYG
+from tests.beside_pyg import HeteroData, torch_geometric
 from tests.graph.typed_cases import ABOUT, AUTHORS, CITES, FIELDS, PAPERS, REVISES, WRITES, bibliography
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric
-from torch_geometric.data import HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, HeteroSamplerOutput
 from torch_geometric.sampler import NegativeSampling as PygNegatives
 from torch_geometric.sampler.neighbor_sampler import edge_sample

@@ -5,14 +5,11 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tests.extras import NO_PYG, to_hetero
+from tests.beside_pyg import HeteroData, torch_geometric
+from tests.extras import to_hetero
 from tests.graph.typed_cases import ABOUT, CITES, FIELDS, PAPERS, WRITES, bibliography
 from tests.modules import module_of
 from tests.sampling.test_pyg_batches import KINDS, same_as_pygs
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-import torch_geometric
-from torch_geometric.data import HeteroData
 from torch_geometric.loader.utils import filter_hetero_data
 from torch_geometric.nn import GraphConv, HeteroConv, SAGEConv
 from torch_geometric.sampler import NumNeighbors

@@ -5,12 +5,9 @@ The cases are written anew after what PyG's ``test/loader/test_link_neighbor_loa
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import HeteroData
 from tests.sampling.test_pyg_cases import pairs
 from tests.sampling.typed.test_loader import PAPER_AUTHOR, PAPER_PAPER, papers_and_authors, random_edges
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from graphbraid.errors import ConfigError

@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-from tests.extras import NO_PYG
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import HeteroData
+from tests.beside_pyg import HeteroData
 from torch_geometric.sampler import HeteroSamplerOutput
 
 from graphbraid.errors import ConfigError

@@ -2,11 +2,8 @@
 
 import pytest
 import torch
-from tests.extras import NO_PYG
+from tests.beside_pyg import HeteroData
 from tests.graph.typed_cases import ABOUT, CITES, FIELDS, PAPERS, REVISES, WRITES, lists
-
-pytest.importorskip("torch_geometric", reason=NO_PYG)
-from torch_geometric.data import HeteroData
 
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
