@@ -1,5 +1,7 @@
 """Options: on the command line, in ``run.yaml`` and in Python; unknown, mistyped, out of range, at odds."""
 
+from typing import Any
+
 from tests.robustness.cases import call, command
 from tests.robustness.workplace import Workplace, graph
 
@@ -12,6 +14,18 @@ YAML = "`run.yaml`"
 OPTIONS = "Options"
 WIDTHS = "Models and widths"
 LOADER = "`NeighborLoader`"
+
+
+def _train(what: str, options: str, *says: str) -> None:
+    command(OPTIONS, 2, *says)(what, lambda w: w.train(None, *options.split()))
+
+
+def _yaml(what: str, text: str, *says: str) -> None:
+    command(YAML, 2, *says)(what, lambda w: w.config(text))
+
+
+def _loader(what: str, *says: str, **options: Any) -> None:
+    call(LOADER, ConfigError, *says)(what, lambda w: NeighborLoader(graph(), [5, 5], **options))
 
 
 # ---- command line
@@ -28,19 +42,17 @@ command(OPTIONS, 2, "data_options: symmetrize is an option of its own")(
     "An option of the data's that has a flag",
     lambda w: w.train(None, "--set", "data_options={symmetrize: true}"),
 )
-command(OPTIONS, 2, "device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got 'cpu:1'")(
-    "A core as a device", lambda w: w.train(None, "--device", "cpu:1")
+_train(
+    "A core as a device", "--device cpu:1", "device must be 'cpu', 'cuda', 'cuda:N' or 'auto'; got 'cpu:1'"
 )
 command(OPTIONS, 4, "the model's weights with gradients", "are free")(
     "A model larger than memory",
     lambda w: w.train(None, "--hidden", 100_000, "--layers", 3, "--fanouts", "3,3,3"),
 )
-command(OPTIONS, 2, "--layers: num_layers must be", "1000")(
-    "More layers than any model has", lambda w: w.train(None, "--set", "num_layers=2000000000")
+_train(
+    "More layers than any model has", "--set num_layers=2000000000", "--layers: num_layers must be", "1000"
 )
-command(OPTIONS, 2, "--workers: workers must be", "1024")(
-    "More threads than any machine has", lambda w: w.train(None, "--workers", 100_000)
-)
+_train("More threads than any machine has", "--workers 100000", "--workers: workers must be", "1024")
 
 
 # ---- run.yaml
@@ -50,47 +62,27 @@ command(YAML, 2, "nowhere.yaml cannot be read: No such file")(
     "A file that does not exist", lambda w: ("train", "--config", w.path("nowhere.yaml"))
 )
 command(YAML, 2, "cannot be read: Is a directory")("A folder", lambda w: ("train", "--config", w.folder))
-command(YAML, 2, "run.yaml:3:1: not valid YAML")(
-    "A bracket that is never closed", lambda w: w.config("epochs: 3\nfanouts: [5, 5\n")
-)
-command(YAML, 2, "run.yaml:2:1: not valid YAML", "'\\t'")(
-    "A tab for indentation", lambda w: w.config("epochs: 3\n\tlr: 0.1\n")
-)
-command(YAML, 2, "run.yaml:1:9: ", "010 can be read as several numbers")(
-    "A number with leading zeros", lambda w: w.config("epochs: 010\n")
-)
-command(YAML, 2, "run.yaml:1:13: ", "1:30 can be read as several numbers")(
-    "A number with colons", lambda w: w.config("batch_size: 1:30\n")
-)
-command(YAML, 2, "run.yaml:1: epochs must be a number; got True")(
-    "`true` as a number", lambda w: w.config("epochs: true\n")
-)
+_yaml("A bracket that is never closed", "epochs: 3\nfanouts: [5, 5\n", "run.yaml:3:1: not valid YAML")
+_yaml("A tab for indentation", "epochs: 3\n\tlr: 0.1\n", "run.yaml:2:1: not valid YAML", "'\\t'")
+_yaml("A number with leading zeros", "epochs: 010\n", "run.yaml:1:9: ", "010 can be read as several numbers")
+_yaml("A number with colons", "batch_size: 1:30\n", "run.yaml:1:13: ", "1:30 can be read as several numbers")
+_yaml("`true` as a number", "epochs: true\n", "run.yaml:1: epochs must be a number; got True")
 command(YAML, 2, "run.yaml:1:14: not valid YAML: values cannot refer to others")(
     "A value that refers to itself", lambda w: w.config("fanouts: &a [*a]\n")
 )
-command(YAML, 2, "norm stands there twice")(
-    "A nested option twice", lambda w: w.config("model_options: {norm: batch, norm: layer}\n")
-)
-command(YAML, 2, "a mapping of options is needed", "it holds a list")(
-    "A list instead of options", lambda w: w.config("- epochs\n- lr\n")
-)
+_yaml("A nested option twice", "model_options: {norm: batch, norm: layer}\n", "norm stands there twice")
+_yaml("A list instead of options", "- epochs\n- lr\n", "a mapping of options is needed", "it holds a list")
 command(YAML, 2, "run.yaml:2: there is no option 'batchsize'; did you mean 'batch_size'?")(
     "An option mistyped", lambda w: w.config("epochs: 3\nbatchsize: 64\n")
 )
 command(YAML, 2, "run.yaml:3: the option 'lr' stands there twice", "run.yaml:1")(
     "An option twice", lambda w: w.config("lr: 0.1\nepochs: 3\nlr: 0.2\n")
 )
-command(YAML, 2, "run.yaml:1: epochs must be a valid integer", "got 'many'")(
-    "A value of another type", lambda w: w.config("epochs: many\n")
-)
-command(YAML, 2, "run.yaml:2: dropout must be less than 1; got 1.5")(
-    "A value out of range", lambda w: w.config("epochs: 1\ndropout: 1.5\n")
-)
-command(YAML, 2, "run.yaml:1: lr must be", "got nan")(
-    "A learning rate that is not finite", lambda w: w.config("lr: .nan\n")
-)
-command(YAML, 2, "run.yaml:1:5: not valid YAML", "python/object")(
-    "A Python object", lambda w: w.config("lr: !!python/object:os.system {}\n")
+_yaml("A value of another type", "epochs: many\n", "run.yaml:1: epochs must be a valid integer", "got 'many'")
+_yaml("A value out of range", "epochs: 1\ndropout: 1.5\n", "run.yaml:2: dropout must be less than 1; got 1.5")
+_yaml("A learning rate that is not finite", "lr: .nan\n", "run.yaml:1: lr must be", "got nan")
+_yaml(
+    "A Python object", "lr: !!python/object:os.system {}\n", "run.yaml:1:5: not valid YAML", "python/object"
 )
 command(YAML, 2, "run.yaml:1: there is no option 'zebra'", "known are")(
     "A section instead of flat options", lambda w: w.config("zebra:\n  epochs: 3\n")
@@ -103,33 +95,23 @@ command(YAML, 2, "run.yaml:1: there is no option 'zebra'", "known are")(
 command(OPTIONS, 2, "No such command 'trian'", "Did you mean 'train'?")(
     "A command mistyped", lambda w: ("trian",)
 )
-command(OPTIONS, 2, "No such option: --epoch", "--epochs")(
-    "A flag mistyped", lambda w: w.train(None, "--epoch", 3)
-)
-command(OPTIONS, 2, "--epochs", "valid integer")(
-    "Text for a number", lambda w: w.train(None, "--epochs", "many")
-)
-command(OPTIONS, 2, "--epochs: epochs must be greater than or equal to 1; got 0")(
-    "No epochs", lambda w: w.train(None, "--epochs", 0)
-)
+_train("A flag mistyped", "--epoch 3", "No such option: --epoch", "--epochs")
+_train("Text for a number", "--epochs many", "--epochs", "valid integer")
+_train("No epochs", "--epochs 0", "--epochs: epochs must be greater than or equal to 1; got 0")
 command(OPTIONS, 2, "--fanouts: fanouts must be whole numbers with commas", "'5;5'")(
     "Fanouts that are not numbers with commas", lambda w: w.train(None, "--fanouts", "5;5")
 )
-command(OPTIONS, 2, "--fanouts: fanouts must be entry 1", "greater than or equal to -1")(
-    "A fanout below -1", lambda w: w.train(None, "--fanouts", "5,-2")
+_train(
+    "A fanout below -1", "--fanouts 5,-2", "--fanouts: fanouts must be entry 1", "greater than or equal to -1"
 )
 command(OPTIONS, 2, "fanouts must have one entry per layer of the model (3)", "got 2")(
     "Fanouts for another number of layers", lambda w: w.train(None, "--layers", 3)
 )
-command(OPTIONS, 2, "--set needs OPTION=VALUE", "'clip'")(
-    "`--set` without a value", lambda w: w.train(None, "--set", "clip")
-)
+_train("`--set` without a value", "--set clip", "--set needs OPTION=VALUE", "'clip'")
 command(OPTIONS, 2, "--set: there is no option 'weight_decoy'; did you mean 'weight_decay'?")(
     "`--set` of an unknown option", lambda w: w.train(None, "--set", "weight_decoy=1")
 )
-command(OPTIONS, 2, "--mode: mode must be 'sampled', 'full' or 'auto'; got 'ful'")(
-    "An unknown mode", lambda w: w.train(None, "--mode", "ful")
-)
+_train("An unknown mode", "--mode ful", "--mode: mode must be 'sampled', 'full' or 'auto'; got 'ful'")
 command(OPTIONS, 2, "optimizer must be one of", "got 'adamm'", "Did you mean 'adam'")(
     "An unknown optimizer", lambda w: w.train(None, "--optimizer", "adamm")
 )
@@ -151,8 +133,8 @@ command(OPTIONS, 2, "resume=True continues the run", "choose one")(
 command(OPTIONS, 2, "eval_fanouts must have one entry per hop", "[5]")(
     "Evaluation fanouts of another depth", lambda w: w.train(None, "--set", "eval_fanouts=[5]")
 )
-command(OPTIONS, 2, "--device: device must be 'cpu', 'cuda'", "got 'gpu'")(
-    "A device that torch does not know", lambda w: w.train(None, "--device", "gpu")
+_train(
+    "A device that torch does not know", "--device gpu", "--device: device must be 'cpu', 'cuda'", "got 'gpu'"
 )
 command(OPTIONS, 2, "device='cuda:99' needs a CUDA device that is not here", "use device='cpu'")(
     "A GPU that is not there", lambda w: w.train(None, "--device", "cuda:99")
@@ -240,21 +222,13 @@ call(
 call(LOADER, ConfigError, "-1", "-3")(
     "A fanout of zero neighbours below -1", lambda w: NeighborLoader(graph(), [5, -3])
 )
-call(LOADER, ConfigError, "batch_size must be", "0")(
-    "A batch of no seeds", lambda w: NeighborLoader(graph(), [5, 5], batch_size=0)
-)
-call(LOADER, ConfigError, "batch_size must be a whole number", "'32'")(
-    "A batch size that is text", lambda w: NeighborLoader(graph(), [5, 5], batch_size="32")
-)
+_loader("A batch of no seeds", "batch_size must be", "0", batch_size=0)
+_loader("A batch size that is text", "batch_size must be a whole number", "'32'", batch_size="32")
 call(LOADER, ConfigError, "input_nodes must be node ids", "heterogeneous")(
     "Seeds of a node type", lambda w: NeighborLoader(graph(), [5, 5], ("paper", [1, 2]))
 )
-call(LOADER, ConfigError, "layout must be", "'bloks'")(
-    "An unknown layout", lambda w: NeighborLoader(graph(), [5, 5], layout="bloks")
-)
-call(LOADER, ConfigError, "weight_attr='w'", "this one has none")(
-    "Weights that the graph does not have", lambda w: NeighborLoader(graph(), [5, 5], weight_attr="w")
-)
+_loader("An unknown layout", "layout must be", "'bloks'", layout="bloks")
+_loader("Weights that the graph does not have", "weight_attr='w'", "this one has none", weight_attr="w")
 call(LOADER, ConfigError, "does not support transform_sampler_output", "use PyG's loader")(
     "An option of PyG's that changes batches in a way not supported",
     lambda w: NeighborLoader(graph(), [5, 5], transform_sampler_output=len),
@@ -265,9 +239,7 @@ call(
     "time_attr='time' names an attribute of a PyG Data, and a Graph has none",
     "make the loader over the Data",
 )("Times of a graph that has none", lambda w: NeighborLoader(graph(), [5, 5], time_attr="time"))
-call(LOADER, ConfigError, "takes no argument 'batchsize'", "Did you mean 'batch_size'?")(
-    "An argument mistyped", lambda w: NeighborLoader(graph(), [5, 5], batchsize=32)
-)
+_loader("An argument mistyped", "takes no argument 'batchsize'", "Did you mean 'batch_size'?", batchsize=32)
 call(LOADER, DataError, "no split 'training' (present: train, val, test)")(
     "A split that the graph does not have", lambda w: NeighborLoader(graph(), [5, 5], "training")
 )
