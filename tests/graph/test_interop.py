@@ -1,4 +1,9 @@
-"""Conversions from and to SciPy and PyG give back what went in; DGL has tests/graph/test_dgl.py."""
+"""Conversions from and to SciPy, PyG and DGL give back what went in."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,6 +11,8 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.extras import PATIENCE
+from tests.graph import dgl_checks, fake_dgl
 from tests.graph.cases import edge_lists, graphs, pairs_of
 from tests.graph.edge_cases import random_edges
 from torch_geometric import EdgeIndex
@@ -303,3 +310,46 @@ def test_ids_of_64_bits_without_a_sign_are_read_or_refused(dtype):
     for ids in (np.array([[1 << 63], [0]], dtype=dtype), [[(1 << 64) - 1], [0]]):
         with pytest.raises(DataError, match=r"must be below 2\*\*63; number 0 is "):
             Graph.from_edge_index(ids, 3)
+
+
+# ---- DGL
+
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def dgl(monkeypatch):
+    """The stand-in, in DGL's place."""
+    monkeypatch.setitem(sys.modules, "dgl", fake_dgl)
+    return fake_dgl
+
+
+@pytest.mark.parametrize("check", dgl_checks.OF_BOTH, ids=lambda check: check.__name__)
+def test_conversion(check, dgl):
+    check(dgl)
+
+
+@given(graphs())
+def test_any_graph_goes_over_and_comes_back(graph):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "dgl", fake_dgl)
+        patch.setattr(dgl_checks, "_graphs", lambda: [graph])
+        dgl_checks.goes_over_and_comes_back(fake_dgl)
+
+
+@pytest.mark.slow
+def test_the_package_itself():
+    python = os.environ.get("GRAPHBRAID_DGL_PYTHON")
+    if not python:
+        pytest.skip("needs DGL, which needs an older torch: name its Python in GRAPHBRAID_DGL_PYTHON")
+    done = subprocess.run(
+        [python, "-m", "tests.graph.real_dgl"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
+        timeout=2 * PATIENCE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "all agree" in done.stdout, done.stdout
