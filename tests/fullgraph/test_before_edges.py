@@ -30,54 +30,14 @@ class Layer(pyg.MessagePassing):
         return self.propagate(edge_index, x=x, edge_attr=edge_attr)
 
 
-def _ends(self, x_i, x_j):
-    return torch.tanh(self.both(torch.cat([x_i, x_j], -1)))
-
-
-def _difference(self, x_i, x_j):
-    return self.inner(self.both(torch.cat([x_i, 2 * (x_j - x_i)], 1)))
-
-
-def _mlp(self, x_i, x_j):
-    return self.last(F.relu(self.both(torch.cat((x_j, -x_i), dim=-1))))
-
-
-def _product(self, x_i, x_j):
-    return torch.sigmoid(self.each(x_j) - x_i @ self.matrix) @ self.matrix
-
-
-def _neighbour(self, x_j):
-    return self.last(x_j)
-
-
-def _neighbour_inside(self, x_j):
-    return self.inner(self.last(x_j[:, :WIDTH]))
-
-
 def _parts(self, x_i, x_j):
     gate, value = self.wide(torch.cat([x_i, x_j], -1)).chunk(2, dim=-1)
     return torch.sigmoid(gate) * value
 
 
-def _columns(self, x_i, x_j):
-    return F.relu(self.each(torch.cat([x_i[:, 2:], x_j[:, :2]], -1)))
-
-
 def _stacked(self, x_i, x_j):
     halves = torch.stack([x_i, x_j], 1)
     return torch.stack([self.each(halves[:, 0]), self.last(halves[:, 1])], dim=1).sum(1)
-
-
-def _attention(self, x_i, x_j, index):
-    return softmax(F.leaky_relu(self.score(torch.cat([x_i, x_j], -1))), index) * x_j
-
-
-def _features(self, x_i, x_j, edge_attr):
-    return F.relu(self.edge(torch.cat([x_i, edge_attr, x_j], -1)))
-
-
-def _twice(self, x_i, x_j):
-    return self.last(self.each(x_j)) + x_i
 
 
 def _used_again(self, x_i, x_j):
@@ -86,22 +46,21 @@ def _used_again(self, x_i, x_j):
 
 
 MESSAGES = {
-    function.__name__.lstrip("_"): function
-    for function in (
-        _ends,
-        _difference,
-        _mlp,
-        _product,
-        _neighbour,
-        _neighbour_inside,
-        _parts,
-        _columns,
-        _stacked,
-        _attention,
-        _features,
-        _twice,
-        _used_again,
-    )
+    "ends": lambda self, x_i, x_j: torch.tanh(self.both(torch.cat([x_i, x_j], -1))),
+    "difference": lambda self, x_i, x_j: self.inner(self.both(torch.cat([x_i, 2 * (x_j - x_i)], 1))),
+    "mlp": lambda self, x_i, x_j: self.last(F.relu(self.both(torch.cat((x_j, -x_i), dim=-1)))),
+    "product": lambda self, x_i, x_j: torch.sigmoid(self.each(x_j) - x_i @ self.matrix) @ self.matrix,
+    "neighbour": lambda self, x_j: self.last(x_j),
+    "neighbour_inside": lambda self, x_j: self.inner(self.last(x_j[:, :WIDTH])),
+    "parts": _parts,
+    "columns": lambda self, x_i, x_j: F.relu(self.each(torch.cat([x_i[:, 2:], x_j[:, :2]], -1))),
+    "stacked": _stacked,
+    "attention": lambda self, x_i, x_j, index: (
+        softmax(F.leaky_relu(self.score(torch.cat([x_i, x_j], -1))), index) * x_j
+    ),
+    "features": lambda self, x_i, x_j, edge_attr: F.relu(self.edge(torch.cat([x_i, edge_attr, x_j], -1))),
+    "twice": lambda self, x_i, x_j: self.last(self.each(x_j)) + x_i,
+    "used_again": _used_again,
 }
 BLOCKED = {"stacked"}
 """Those of which something is left that no kernel's step computes."""
@@ -224,19 +183,16 @@ def test_maps_that_look_alike_and_are_not(name, change):
     _compared(model, graphbraid.compile(model), twin, _data())
 
 
-def _gated(self, x_i, x_j):
-    return torch.tanh(self.both(torch.cat([x_i, x_j], -1))) * F.softplus(self.score.bias)
+TENSORS = {
+    "gated": lambda self, x_i, x_j: (
+        torch.tanh(self.both(torch.cat([x_i, x_j], -1))) * F.softplus(self.score.bias)
+    ),
+    "turned": lambda self, x_i, x_j: torch.tanh(self.each(x_j) - x_i) @ self.matrix.t(),
+    "without_gradient": lambda self, x_i, x_j: self.each(x_j) * x_i * self.matrix.detach()[0].exp(),
+}
 
 
-def _turned(self, x_i, x_j):
-    return torch.tanh(self.each(x_j) - x_i) @ self.matrix.t()
-
-
-def _without_gradient(self, x_i, x_j):
-    return self.each(x_j) * x_i * self.matrix.detach()[0].exp()
-
-
-@pytest.mark.parametrize("function", [_gated, _turned, _without_gradient])
+@pytest.mark.parametrize("function", TENSORS.values(), ids=TENSORS)
 @pytest.mark.parametrize("aggr", ["sum", ["mean", "std"]])
 def test_tensors_that_a_message_computes_of_parameters_are_new_in_each_call(function, aggr):
     model, engine, twin = _model(function, aggr=aggr)
@@ -247,16 +203,14 @@ def test_tensors_that_a_message_computes_of_parameters_are_new_in_each_call(func
                 parameter.data = parameter.data * 1.1
 
 
-def _zero_times(self, x_i, x_j):
-    return self.last(0 * x_j + x_i)
-
-
-def _infinitely_often(self, x_i, x_j):
-    return self.last(x_j * math.inf) - x_i
+FACTORS = {
+    "zero_times": lambda self, x_i, x_j: self.last(0 * x_j + x_i),
+    "infinitely_often": lambda self, x_i, x_j: self.last(x_j * math.inf) - x_i,
+}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-@pytest.mark.parametrize("function", [_zero_times, _infinitely_often])
+@pytest.mark.parametrize("function", FACTORS.values(), ids=FACTORS)
 def test_factors_without_a_product_of_their_own_keep_undefined_rows(function, value):
     layer, (x, *rest) = _layer(function).double(), _data()
     x[7, 2] = value
@@ -274,12 +228,11 @@ def test_hooks_on_gradients_of_parameters_run_once(name, aggr):
         _compared(model, engine, twin, _data())
 
 
-def _dropped(self, x_i, x_j):
-    return self.last(self.drop(self.both(torch.cat([x_i, x_j], -1))))
-
-
 def test_dropout_between_two_maps_stays_and_rests_in_evaluation():
-    (model, engine, twin), data = _model(_dropped), _data()
+    data = _data()
+    model, engine, twin = _model(
+        lambda self, x_i, x_j: self.last(self.drop(self.both(torch.cat([x_i, x_j], -1))))
+    )
     first, second = (engine(*data) for _ in range(2))
     assert not first.equal(second)
     mean = torch.stack([engine(*data).detach() for _ in range(400)]).mean(0)
@@ -289,20 +242,6 @@ def test_dropout_between_two_maps_stays_and_rests_in_evaluation():
     _compared(model, engine, twin, data)
     engine.train()
     assert not engine(*data).equal(engine(*data))
-
-
-class Several(pyg.MessagePassing):
-    """Rows of neighbours beside the node's own, through several aggregations."""
-
-    def __init__(self, aggr, **options):
-        super().__init__(aggr=aggr, **options)
-        self.lin = nn.Linear(2 * WIDTH, WIDTH)
-
-    def forward(self, x, edge_index, edge_attr):
-        return self.propagate(edge_index, x=x)
-
-    def message(self, x_i, x_j):
-        return F.relu(self.lin(torch.cat([x_i, x_j], -1)))
 
 
 def _scaled(aggr, scalers, **options):
@@ -329,7 +268,7 @@ def _scaled(aggr, scalers, **options):
 )
 def test_several_aggregations_of_one_message(make, in_one_kernel):
     torch.manual_seed(1)
-    model = Net(Several(make()))
+    model = Net(_layer(lambda self, x_i, x_j: F.relu(self.both(torch.cat([x_i, x_j], -1))), aggr=make()))
     wide = copy.deepcopy(model).double()
     data = _data()
     _compared(wide, graphbraid.compile(wide), copy.deepcopy(wide), data)

@@ -119,37 +119,26 @@ def turned_by_rows(self, x, edge_index):
     return self.head(self.second(h, edge_index) + self.layer(h, torch.stack([col, row])))
 
 
-def without_loops(self, x, edge_index):
-    edges, _ = remove_self_loops(edge_index)
-    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
+def on_edges(make):
+    """A forward whose layer runs on what ``make`` makes of the features, the edges and the layer's rows."""
+
+    def run(self, x, edge_index):
+        h = self.first(x, edge_index).relu()
+        return self.head(self.layer(h, *make(x, edge_index, h)))
+
+    return run
 
 
-def both_ways(self, x, edge_index):
-    edges = torch.cat([edge_index, edge_index[[1, 0]]], dim=1)
-    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
-
-
-def undirected(self, x, edge_index):
-    edges = to_undirected(edge_index, num_nodes=x.size(0))
-    return self.head(self.layer(self.first(x, edge_index).relu(), edges))
-
-
-def every_other(self, x, edge_index):
-    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, ::2]))
-
-
-def no_edges(self, x, edge_index):
-    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, :0]))
-
-
-def one_edge(self, x, edge_index):
-    return self.head(self.layer(self.first(x, edge_index).relu(), edge_index[:, :1]))
-
-
-def chosen_by_rows(self, x, edge_index):
-    h = self.first(x, edge_index).relu()
-    keep = (h[edge_index[0]] * h[edge_index[1]]).sum(1) > 0.1
-    return self.head(self.layer(h, edge_index[:, keep]))
+without_loops = on_edges(lambda x, e, h: remove_self_loops(e)[:1])
+both_ways = on_edges(lambda x, e, h: [torch.cat([e, e[[1, 0]]], dim=1)])
+undirected = on_edges(lambda x, e, h: [to_undirected(e, num_nodes=x.size(0))])
+every_other = on_edges(lambda x, e, h: [e[:, ::2]])
+no_edges = on_edges(lambda x, e, h: [e[:, :0]])
+one_edge = on_edges(lambda x, e, h: [e[:, :1]])
+chosen_by_rows = on_edges(lambda x, e, h: [e[:, (h[e[0]] * h[e[1]]).sum(1) > 0.1]])
+weights_of_rows = on_edges(lambda x, e, h: [e, torch.sigmoid((h[e[0]] * h[e[1]]).sum(-1))])
+weights_of_features = on_edges(lambda x, e, h: [e, F.cosine_similarity(x[e[0]], x[e[1]]).exp()])
+in_float64 = on_edges(lambda x, e, h: [e, degree(e[0], x.size(0), dtype=torch.float64)[e[0]].to(h.dtype)])
 
 
 def nearest(self, x, edge_index):
@@ -163,18 +152,6 @@ def normed_before(self, x, edge_index):
     edges, weight = gcn_norm(edge_index, num_nodes=x.size(0))
     h = self.first(x, edge_index).relu()
     return self.head(self.layer(h, edges, weight) + self.second(h, edge_index))
-
-
-def weights_of_rows(self, x, edge_index):
-    h = self.first(x, edge_index).relu()
-    weight = torch.sigmoid((h[edge_index[0]] * h[edge_index[1]]).sum(-1))
-    return self.head(self.layer(h, edge_index, weight))
-
-
-def weights_of_features(self, x, edge_index):
-    h = self.first(x, edge_index).relu()
-    weight = F.cosine_similarity(x[edge_index[0]], x[edge_index[1]]).exp()
-    return self.head(self.layer(h, edge_index, weight))
 
 
 def features_of_rows(self, x, edge_index):
@@ -230,12 +207,6 @@ def a_pair_of_matrices(self, x, edge_index):
 def first_rows_too(self, x, edge_index):
     h = h0 = self.first(x, edge_index).relu()
     return self.head(self.layer(h * 2, h0, edge_index.flip(0)))
-
-
-def in_float64(self, x, edge_index):
-    h = self.first(x, edge_index).relu()
-    weight = degree(edge_index[0], x.size(0), dtype=torch.float64)[edge_index[0]]
-    return self.head(self.layer(h, edge_index, weight.to(h.dtype)))
 
 
 ON_EDGES = {

@@ -46,18 +46,6 @@ def _gate(self, x_i, x_j):
     return torch.sigmoid(x_i + x_j) * x_j
 
 
-def _tanh(self, x_i, x_j):
-    return torch.tanh(x_i) * torch.tanh(x_j) - x_j
-
-
-def _network(self, x_i, x_j):
-    return self.mlp(torch.cat([x_i, x_j - x_i], dim=-1))
-
-
-def _with_parameter(self, x_j):
-    return F.leaky_relu(x_j * torch.tanh(self.att), self.slope) + self.att
-
-
 def _distance(self, x_i, x_j):
     distance = (x_i - x_j).pow(2).sum(dim=-1, keepdim=True)
     return x_j * torch.exp(-distance)
@@ -74,37 +62,9 @@ def _halves(self, x_i, x_j):
     return torch.cat([first * second, x_i[:, : first.shape[1]]], dim=1)
 
 
-def _product(self, x_j):
-    return x_j @ self.att.t() * x_j.clamp(min=0)
-
-
-def _first_rows(self, x_j):
-    return x_j - x_j[:1]
-
-
-def _mean_of_edges(self, x_j):
-    return x_j - x_j.mean(0)
-
-
-def _by_count(self, x_j):
-    return x_j / x_j.size(0)
-
-
-def _flipped(self, x_j):
-    return x_j.flip(0)
-
-
-def _over_edges(self, x_i, x_j):
-    return (x_i @ x_j.t()).tanh() @ x_j / 100
-
-
 def _stored(self, x_j):
     self.kept = x_j
     return x_j
-
-
-def _softmax(self, x_i, x_j, index, ptr, size_i):
-    return x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
 
 
 def _own_softmax(self, x_i, x_j, index):
@@ -112,34 +72,20 @@ def _own_softmax(self, x_i, x_j, index):
     return x_j * weight / scatter(weight, index)[index]
 
 
-def _written_over(self, x_j):
-    return x_j.mul_(2.0)
-
-
-def _relu_over(self, x_j):
-    return F.relu(x_j, inplace=True)
-
-
-def _by_value(self, x_j):
-    return x_j if x_j.sum() > 0 else -x_j
-
-
-def _default_of_ends(self, x_j, flag_j=True):
-    return 2 * x_j if flag_j else -x_j
-
-
 _ROW_BY_ROW = {
     "a gate": _gate,
-    "a product of tanh": _tanh,
-    "a network of both ends": _network,
-    "a parameter": _with_parameter,
+    "a product of tanh": lambda self, x_i, x_j: torch.tanh(x_i) * torch.tanh(x_j) - x_j,
+    "a network of both ends": lambda self, x_i, x_j: self.mlp(torch.cat([x_i, x_j - x_i], dim=-1)),
+    "a parameter": lambda self, x_j: F.leaky_relu(x_j * torch.tanh(self.att), self.slope) + self.att,
     "the distance of both ends": _distance,
     "heads": _heads,
     "halves": _halves,
-    "a product with a parameter": _product,
+    "a product with a parameter": lambda self, x_j: x_j @ self.att.t() * x_j.clamp(min=0),
     "the neighbour alone": lambda self, x_j: x_j,
     "the node alone": lambda self, x_i: F.relu(x_i),
-    "softmax of the neighbourhood": _softmax,
+    "softmax of the neighbourhood": lambda self, x_i, x_j, index, ptr, size_i: (
+        x_j * softmax((x_i * x_j).sum(-1), index, ptr, size_i).view(-1, 1)
+    ),
 }
 
 
@@ -151,17 +97,32 @@ def _without_gradients(self, x_i, x_j):
 
 _LEFT = {
     "a part without gradients": (_without_gradients, "without gradients"),
-    "a default of what propagate is not given": (_default_of_ends, "no matrix of node rows"),
-    "the first edge's row": (_first_rows, "getitem, which is not known to leave edges apart"),
-    "the mean of all edges": (_mean_of_edges, "mean, which is not known to leave edges apart"),
-    "the number of edges": (_by_count, "reads the number of edges"),
-    "edges in another order": (_flipped, "flip, which"),
+    "a default of what propagate is not given": (
+        lambda self, x_j, flag_j=True: 2 * x_j if flag_j else -x_j,
+        "no matrix of node rows",
+    ),
+    "the first edge's row": (
+        lambda self, x_j: x_j - x_j[:1],
+        "getitem, which is not known to leave edges apart",
+    ),
+    "the mean of all edges": (
+        lambda self, x_j: x_j - x_j.mean(0),
+        "mean, which is not known to leave edges apart",
+    ),
+    "the number of edges": (lambda self, x_j: x_j / x_j.size(0), "reads the number of edges"),
+    "edges in another order": (lambda self, x_j: x_j.flip(0), "flip, which"),
     "a softmax of the writer's own": (_own_softmax, "reads where edges lead to"),
-    "a product of edges": (_over_edges, "t, which is not known to leave edges apart"),
+    "a product of edges": (
+        lambda self, x_i, x_j: (x_i @ x_j.t()).tanh() @ x_j / 100,
+        "t, which is not known to leave edges apart",
+    ),
     "a message that is kept": (_stored, "changes 'kept'"),
-    "rows written over": (_written_over, "mul_, which writes in place"),
-    "rows written over by relu": (_relu_over, "writes in place"),
-    "a branch on a value": (_by_value, "sum, which is not known to leave edges apart"),
+    "rows written over": (lambda self, x_j: x_j.mul_(2.0), "mul_, which writes in place"),
+    "rows written over by relu": (lambda self, x_j: F.relu(x_j, inplace=True), "writes in place"),
+    "a branch on a value": (
+        lambda self, x_j: x_j if x_j.sum() > 0 else -x_j,
+        "sum, which is not known to leave edges apart",
+    ),
 }
 
 
