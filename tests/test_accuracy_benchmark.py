@@ -165,7 +165,7 @@ print("compiled")
 """
 
 
-def test_a_source_is_compiled_once_and_counts_in_each_program(tmp_path: Path):
+def test_a_source_is_compiled_once_and_counts_in_each_program(tmp_path):
     (tmp_path / "objects").mkdir()
     said = []
     fake = tmp_path / "compiler.py"

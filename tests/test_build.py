@@ -51,7 +51,7 @@ def left_out(folder: Path) -> set[str]:
     return {name.lower() for name in said.pop()}
 
 
-def test_the_same_folder_compiles_every_kernel_anew_for_other_variants(tmp_path: Path) -> None:
+def test_the_same_folder_compiles_every_kernel_anew_for_other_variants(tmp_path):
     for asked, lacking in (
         ("all", set()),
         ("portable", {"avx2", "avx512"}),
@@ -65,21 +65,21 @@ def test_the_same_folder_compiles_every_kernel_anew_for_other_variants(tmp_path:
 
 
 @needs_kernels
-def test_native_is_the_fastest_variant_of_this_processor(tmp_path: Path) -> None:
+def test_native_is_the_fastest_variant_of_this_processor(tmp_path):
     assert configured(tmp_path, "native").returncode == 0
     fastest = next(name for name in native.COMPILED_VARIANTS if native.kernels().is_supported(name))
     assert left_out(tmp_path) == {"portable", "avx2", "avx512"} - {fastest}
 
 
 @pytest.mark.parametrize("asked", ["avx2,neon", ""])
-def test_a_variant_that_does_not_exist_is_refused(asked: str, tmp_path: Path) -> None:
+def test_a_variant_that_does_not_exist_is_refused(asked, tmp_path):
     done = configured(tmp_path, asked)
     assert done.returncode != 0
     assert "all, native, or a list of portable, avx2 and avx512" in " ".join(done.stderr.split())
     assert "'neon'" in done.stderr or "names no variant" in done.stderr
 
 
-def test_a_wheel_uses_the_stable_abi_and_other_builds_have_nanobind_inside(tmp_path: Path) -> None:
+def test_a_wheel_uses_the_stable_abi_and_other_builds_have_nanobind_inside(tmp_path):
     pytest.importorskip("nanobind")
     for asked, stable in (("3.11", True), ("", False)):
         done = configured(tmp_path / f"abi{asked}", "portable", SKBUILD_SABI_VERSION=asked)
@@ -91,7 +91,7 @@ def test_a_wheel_uses_the_stable_abi_and_other_builds_have_nanobind_inside(tmp_p
         assert any("nb_func" in entry["file"] or "unity" in entry["file"] for entry in entries) != stable
 
 
-def test_one_wheel_serves_all_pythons_and_none_names_a_torch() -> None:
+def test_one_wheel_serves_all_pythons_and_none_names_a_torch():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert project["tool"]["scikit-build"]["wheel"]["py-api"] == "cp311"
     # With a bound, two packages could not be installed side by side: all share one nanobind-backend.

@@ -58,13 +58,13 @@ def test_everything_public_is_called():
 
 
 @pytest.mark.slow
-def test_planted_faults_are_found(tmp_path: Path):
+def test_planted_faults_are_found(tmp_path):
     done = warm.run(["-c", PLANTED, tmp_path])
     assert done.stdout.split() == ["ok", "signal", "hang", "hang", "signal", "broken"], done.stderr
 
 
 @pytest.mark.parametrize("name", sorted(TARGETS))
-def test_the_call_that_cases_start_from_works(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_call_that_cases_start_from_works(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # Measured in a process for each mode, as tests/train/test_estimate_runs.py does.
     monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
@@ -75,7 +75,7 @@ def test_the_call_that_cases_start_from_works(name: str, tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize("name", sorted(files.KINDS))
-def test_the_files_that_cases_start_from_are_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_files_that_cases_start_from_are_read(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(kept_rates, "_measured", kept_rates._measured)  # whose replacement ends with the test
     kind = files.KINDS[name]
@@ -91,7 +91,7 @@ def test_the_files_that_cases_start_from_are_read(name: str, tmp_path: Path, mon
             assert not unequal(numbers_of(kind.independent(place)), got)
 
 
-def test_damage_is_the_same_each_time_and_differs_between_cases(tmp_path: Path):
+def test_damage_is_the_same_each_time_and_differs_between_cases(tmp_path):
     seen = set()
     for number in range(40):
         name = Name("files", 3, number)
@@ -128,7 +128,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-def test_threads_that_disturb_each_other_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_threads_that_disturb_each_other_are_found(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def made():
@@ -148,7 +148,7 @@ def test_threads_that_disturb_each_other_are_found(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("form", ["symbolic", "hard", "dangling"])
-def test_a_command_that_writes_through_a_link_is_found(form, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_command_that_writes_through_a_link_is_found(form, tmp_path, monkeypatch):
     def writes(words: list[str], fresh: bool) -> Verdict:
         Path("run/steps.jsonl").write_text("begun anew")
         return Verdict("ok")
@@ -160,9 +160,7 @@ def test_a_command_that_writes_through_a_link_is_found(form, tmp_path: Path, mon
     assert links._run(["train"], Path("run/steps.jsonl"), form).status == "lost"
 
 
-def test_a_command_that_takes_more_memory_than_it_has_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_command_that_takes_more_memory_than_it_has_is_found(tmp_path, monkeypatch):
     def takes(words: list[str], fresh: bool) -> Verdict:
         try:
             held = bytearray(200 << 20)
@@ -176,7 +174,7 @@ def test_a_command_that_takes_more_memory_than_it_has_is_found(
     assert memory._run(["train"], 400 << 20).status == "ok"
 
 
-def test_counts_of_a_run_replace_those_of_its_kinds_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_counts_of_a_run_replace_those_of_its_kinds_alone(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- table: fuzz -->\n\n<!-- end of table -->\nafter\n")
     monkeypatch.setattr(run, "PAGE", page)
@@ -193,7 +191,7 @@ def test_counts_of_a_run_replace_those_of_its_kinds_alone(tmp_path: Path, monkey
     assert page.read_text().endswith("after\n")
 
 
-def test_names_say_all(tmp_path: Path):
+def test_names_say_all(tmp_path):
     name = Name.parse("api:3:17")
     assert str(name) == "api:3:17"
     assert name.random().random() == Name("api", 3, 17).random().random()
@@ -244,7 +242,7 @@ def compiled_kernels(monkeypatch: pytest.MonkeyPatch):
     torch.set_num_threads(threads)
 
 
-def test_every_kernel_is_called(compiled_kernels, monkeypatch: pytest.MonkeyPatch):
+def test_every_kernel_is_called(compiled_kernels, monkeypatch):
     called = set()
 
     class Recorded:
@@ -263,7 +261,7 @@ def test_every_kernel_is_called(compiled_kernels, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("name", sorted(CALLS))
-def test_kernel_cases_agree_and_say_the_same_each_time(name: str, compiled_kernels, tmp_path: Path):
+def test_kernel_cases_agree_and_say_the_same_each_time(name, compiled_kernels, tmp_path):
     number = sorted(CALLS).index(name) + 7 * len(CALLS)
     planned, again = (
         kernel_cases.plan(Name("kernels", 0, number).random(), number, tmp_path) for _ in range(2)
@@ -275,9 +273,7 @@ def test_kernel_cases_agree_and_say_the_same_each_time(name: str, compiled_kerne
 
 
 @pytest.mark.parametrize("wrong", [lambda out: out.mul_(1.001), lambda out: out[-1:].add_(0.01)])
-def test_a_kernel_that_computes_something_else_is_found(
-    wrong, compiled_kernels, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_kernel_that_computes_something_else_is_found(wrong, compiled_kernels, monkeypatch):
     """The twin is changed instead: beside it, the kernel computes something else."""
     sound, outs, variant = reference.spmm, 12, native.active().variant
 

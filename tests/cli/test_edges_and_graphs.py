@@ -105,9 +105,7 @@ def shop(graphbraid: Any, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pat
 
 
 @pytest.mark.slow
-def test_labels_of_edges_are_learned_and_predicted_by_the_names_of_the_tables(
-    graphbraid: Any, shop: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_labels_of_edges_are_learned_and_predicted_by_the_names_of_the_tables(graphbraid, shop, tmp_path):
     store, run = shop
     kept = json.loads((run / "config.json").read_text())
     assert kept["info"]["settings"]["link_relation"] == list(RATES)  # data to predict may have no labels
@@ -137,8 +135,8 @@ def test_labels_of_edges_are_learned_and_predicted_by_the_names_of_the_tables(
 
 @pytest.mark.slow
 def test_other_edges_without_labels_are_predicted_and_the_rows_of_their_ends_written(
-    graphbraid: Any, shop: tuple[Path, Path], tmp_path: Path
-) -> None:
+    graphbraid, shop, tmp_path
+):
     graphbraid("convert", write_shop(tmp_path / "tables", first=1000, labels=False, num=50), tmp_path / "new")
     given = ("--run", shop[1], "--data", tmp_path / "new", "--out", tmp_path / "new.csv")
     more = ("--embeddings", tmp_path / "users.parquet", "--embeddings-of", "user")
@@ -154,9 +152,7 @@ def test_other_edges_without_labels_are_predicted_and_the_rows_of_their_ends_wri
     assert len(rows_of(tmp_path / "top.csv")) == 6  # of each class
 
 
-def test_what_does_not_go_with_labels_of_edges_is_said(
-    graphbraid: Any, shop: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_does_not_go_with_labels_of_edges_is_said(graphbraid, shop, tmp_path):
     store, run = shop
     given = ("train", "--task", "edge", "--data", store, "--out", tmp_path / "run", "--fanouts", "5,5")
     for more, text in {
@@ -187,9 +183,7 @@ def test_what_does_not_go_with_labels_of_edges_is_said(
         ("label: mood", "label: who", "'who' cannot be a label and the source at once"),
     ],
 )
-def test_a_wrong_label_column_of_edges_is_named(
-    graphbraid: Any, tmp_path: Path, old: str, new: str, text: str
-) -> None:
+def test_a_wrong_label_column_of_edges_is_named(graphbraid, tmp_path, old, new, text):
     path = write_shop(tmp_path / "tables")
     path.write_text(path.read_text().replace(old, new))
     assert text in " ".join(graphbraid("convert", path, tmp_path / "store", code=None).stderr.split())
@@ -208,8 +202,8 @@ def molecules(graphbraid: Any, tmp_path_factory: pytest.TempPathFactory) -> tupl
 
 @pytest.mark.slow
 def test_labels_of_graphs_are_learned_and_predicted_by_the_names_of_the_tables(
-    graphbraid: Any, molecules: tuple[Path, Path], tmp_path: Path
-) -> None:
+    graphbraid, molecules, tmp_path
+):
     store, run = molecules
     found = graphbraid("predict", "--run", run, "--scores", "--out", tmp_path / "all.csv", "--json")
     rows, table = rows_of(tmp_path / "all.csv"), pd.read_csv(store.parent / "tables" / "molecules.csv")
@@ -227,9 +221,7 @@ def test_labels_of_graphs_are_learned_and_predicted_by_the_names_of_the_tables(
 
 
 @pytest.mark.slow
-def test_other_graphs_are_encoded_as_those_to_train_on(
-    graphbraid: Any, molecules: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_other_graphs_are_encoded_as_those_to_train_on(graphbraid, molecules, tmp_path):
     write_molecules(tmp_path / "tables", num=20, first=500, labels=False)
     atoms = pd.read_csv(tmp_path / "tables" / "atoms.csv")
     outs = []
@@ -247,7 +239,7 @@ def test_other_graphs_are_encoded_as_those_to_train_on(
     assert "lacks columns that its encoders were fitted on: mass" in graphbraid(*given, code=None).stderr
 
 
-def test_categories_with_learned_rows_are_refused_for_graphs(graphbraid: Any, tmp_path: Path) -> None:
+def test_categories_with_learned_rows_are_refused_for_graphs(graphbraid, tmp_path):
     path = write_molecules(tmp_path / "tables", num=20)
     path.write_text(path.read_text().replace("atoms.csv", "atoms.csv\n    columns: {kind: learned}"))
     graphbraid("convert", path, tmp_path / "store")
@@ -256,9 +248,7 @@ def test_categories_with_learned_rows_are_refused_for_graphs(graphbraid: Any, tm
     assert "categories of 'atom' have learned rows" in said
 
 
-def test_what_does_not_go_with_graphs_is_said(
-    graphbraid: Any, molecules: tuple[Path, Path], shop: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_what_does_not_go_with_graphs_is_said(graphbraid, molecules, shop, tmp_path):
     store, run = molecules
     given = ("train", "--task", "graph", "--out", tmp_path / "run", "--epochs", 1)
     split, data = ("--split", "0.6,0.2"), ("--data", store)
@@ -287,7 +277,7 @@ def union(members: Any = None, edges: Any = None, **more: Any) -> Graph:
     )
 
 
-def test_the_graphs_of_a_graph_have_their_own_nodes_edges_and_features() -> None:
+def test_the_graphs_of_a_graph_have_their_own_nodes_edges_and_features():
     order = {("atom", "bond", "atom"): torch.tensor([[7.0], [8.0], [9.0]])}
     graphs = GraphSet.from_graph(union(edge_attr=order))
     assert len(graphs) == 2
@@ -302,7 +292,7 @@ def test_the_graphs_of_a_graph_have_their_own_nodes_edges_and_features() -> None
     assert sorted(map(tuple, both.edge_index.t().tolist())) == [(0, 1), (1, 0), (1, 2), (2, 1)]
 
 
-def test_a_graph_that_stands_for_no_graphs_is_refused() -> None:
+def test_a_graph_that_stands_for_no_graphs_is_refused():
     with pytest.raises(DataError, match="each atom must belong to one molecule; atom 4 belongs to 0"):
         GraphSet.from_graph(union([[0, 1, 2, 3], [1, 0, 1, 0]]))
     with pytest.raises(DataError, match="an edge joins atom 0 of molecule 1 and 1 of 0"):

@@ -132,7 +132,7 @@ ODD = ["[red]a[/]", "[/]", "[bold", ":smile:", "a\\", "[link=x]y[/link]", "{}", 
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_values_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_values_are_printed_as_they_are(text, capsys):
     assert marked("[bold]{}[/] {}", text, text).plain == f"{text} {text}"
     say(err_console(), "in {}", text)
     out_console().print(text)
@@ -141,12 +141,12 @@ def test_values_are_printed_as_they_are(text: str, capsys: pytest.CaptureFixture
     assert seen.out == f"{text}\n"
 
 
-def test_control_characters_are_spelled_out() -> None:
+def test_control_characters_are_spelled_out():
     assert printable("a\x1b[31mb\rc\nd\udcffe") == "a\\x1b[31mb\\rc\nd\\udcffe"
 
 
 @pytest.mark.parametrize("name", ["[red]a", "[/]", "a[/bold]b", ":smile:", "a\\"])
-def test_folders_and_files_of_any_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_and_files_of_any_name(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = Path(name)
     folder.parent.mkdir(exist_ok=True)
@@ -178,7 +178,7 @@ def calls() -> Iterator[tuple[Path, ast.Call, str]]:
                 yield path, node, name
 
 
-def test_no_console_reads_markup_out_of_what_it_prints() -> None:
+def test_no_console_reads_markup_out_of_what_it_prints():
     """One place makes markup, of constant templates: user text cannot get to it unescaped."""
     seen = set()
     for path, call, name in calls():
@@ -205,7 +205,7 @@ def test_no_console_reads_markup_out_of_what_it_prints() -> None:
     assert set(PRINTING) - {"marked"} <= seen
 
 
-def test_a_console_of_the_libraries_reads_markup() -> None:
+def test_a_console_of_the_libraries_reads_markup():
     """The tests above can fail: rich does read markup unless told otherwise."""
     console = Console(width=80)
     with console.capture() as captured:
@@ -214,7 +214,7 @@ def test_a_console_of_the_libraries_reads_markup() -> None:
 
 
 @pytest.mark.parametrize("ending", [">/dev/full", ">&-"])
-def test_a_result_that_cannot_be_written_is_an_error(ending: str) -> None:
+def test_a_result_that_cannot_be_written_is_an_error(ending):
     """Python would report a full disk as it exits, with a code of its own, and a closed output never."""
     for words, code, says in (
         ("--version", 4, "cannot write"),
@@ -229,7 +229,7 @@ def test_a_result_that_cannot_be_written_is_an_error(ending: str) -> None:
 
 
 @pytest.mark.parametrize("ending", ["2>/dev/full", "2>&-"])
-def test_what_standard_error_does_not_take_changes_no_exit_code(ending: str) -> None:
+def test_what_standard_error_does_not_take_changes_no_exit_code(ending):
     line = f"{sys.executable} -m graphbraid train --ranks 0 {ending}"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (2, "", "")

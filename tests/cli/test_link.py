@@ -52,7 +52,7 @@ def train(*words: str) -> tuple[int, Any, str]:
 
 
 @pytest.mark.parametrize("model", ["embedding", "rgcn", "sage"])
-def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp_path: Path) -> None:
+def test_links_of_relations_are_trained_and_go_on(model, archive, tmp_path):
     out = tmp_path / "run"
     chosen = ["--data", str(archive), "--model", model, "--layers", "1", "--negatives", "shared"]
     code, made, text = train(*chosen, "--out", str(out))
@@ -78,8 +78,8 @@ def test_links_of_relations_are_trained_and_go_on(model: str, archive: Path, tmp
     ],
 )
 def test_a_knowledge_graph_is_trained_and_predicted_by_every_decoder(
-    decoder: str, negatives: str, more: list[str], archive: Path, tmp_path: Path
-) -> None:
+    decoder, negatives, more, archive, tmp_path
+):
     out = tmp_path / "run"
     chosen = ["--data", str(archive), "--model", "embedding", "--hidden", "8", "--fanouts", "0"]
     words = [*chosen, "--decoder", decoder, "--negatives", negatives, *more]
@@ -96,7 +96,7 @@ def test_a_knowledge_graph_is_trained_and_predicted_by_every_decoder(
 
 
 @pytest.mark.slow
-def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
+def test_links_without_relations_have_drawn_splits(tmp_path):
     graph = one_relation()
     path = tmp_path / "g.npz"
     np.savez(path, edge_index=graph.to_edge_index().numpy(), x=graph.dense_x().numpy())
@@ -108,7 +108,7 @@ def test_links_without_relations_have_drawn_splits(tmp_path: Path) -> None:
     assert plan["plan"]
 
 
-def test_links_between_two_node_types_are_trained_and_predicted(tmp_path: Path) -> None:
+def test_links_between_two_node_types_are_trained_and_predicted(tmp_path):
     graph = films()
     first = {"studio": 0, "user": STUDIOS, "film": STUDIOS + USERS}
     lists = {one: graph.to_edge_indices()[one] for one in (MADE, RATES)}
@@ -142,7 +142,7 @@ def test_links_between_two_node_types_are_trained_and_predicted(tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_links_is_estimated(archive, monkeypatch):
     monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     chosen = ["--data", str(archive), "--model", "embedding", "--layers", "1", "--negatives", "shared"]
     code, made, text = run("estimate", "--task", "link", "--no-times", "--json", *QUICK, *chosen)
@@ -155,9 +155,7 @@ def test_a_run_on_links_is_estimated(archive: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.slow
-def test_links_with_times_are_trained_estimated_and_predicted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_with_times_are_trained_estimated_and_predicted(tmp_path, monkeypatch):
     monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     ends, times = ends_and_times()
     path, out = tmp_path / "met.npz", tmp_path / "run"
@@ -192,7 +190,7 @@ def test_links_with_times_are_trained_estimated_and_predicted(
         (["--task", "node", "--predictor", "dot"], "predictor='dot' scores links"),
     ],
 )
-def test_what_does_not_go_together_is_named(words: list[str], message: str, tmp_path: Path) -> None:
+def test_what_does_not_go_together_is_named(words, message, tmp_path):
     path = tmp_path / "g.npz"
     np.savez(path, edge_index=one_relation().to_edge_index().numpy())
     code, _, text = train("--data", str(path), "--out", str(tmp_path / "run"), *words)

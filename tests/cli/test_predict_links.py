@@ -59,9 +59,7 @@ def trainer_of(trained: Path) -> Trainer:
 
 
 @pytest.mark.parametrize("text", ["n3 knows n7\nn3,likes,n8\n\n", "n3\tknows\tn7\nn3\t0\tn8\n"])
-def test_pairs_of_a_file_are_scored_by_the_names_of_the_data(
-    trained: Path, tmp_path: Path, text: str
-) -> None:
+def test_pairs_of_a_file_are_scored_by_the_names_of_the_data(trained, tmp_path, text):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text(text)
     rows = predict(trained, tmp_path / "p.csv", "--pairs", pairs)
@@ -76,7 +74,7 @@ def test_pairs_of_a_file_are_scored_by_the_names_of_the_data(
     torch.testing.assert_close(chances, expected.sigmoid())
 
 
-def test_the_links_of_a_split_are_scored_by_default_those_of_test(trained: Path, tmp_path: Path) -> None:
+def test_the_links_of_a_split_are_scored_by_default_those_of_test(trained, tmp_path):
     graph = relations()
     rows = predict(trained, tmp_path / "p.csv")
     expected = set()
@@ -88,9 +86,7 @@ def test_the_links_of_a_split_are_scored_by_default_those_of_test(trained: Path,
     assert len(predict(trained, tmp_path / "v.csv", "--split", "val")) == 90
 
 
-def test_the_likeliest_are_those_of_all_scores_without_links_that_are_known(
-    trained: Path, tmp_path: Path
-) -> None:
+def test_the_likeliest_are_those_of_all_scores_without_links_that_are_known(trained, tmp_path):
     heads = tmp_path / "heads.npy"
     np.save(heads, np.array([["n3", "knows"], ["n90", "likes"]]))
     rows = predict(trained, tmp_path / "p.csv", "--pairs", heads, "--top", 5)
@@ -113,7 +109,7 @@ def test_the_likeliest_are_those_of_all_scores_without_links_that_are_known(
     assert len(asked) == len(set(asked))
 
 
-def test_links_of_one_kind_are_named_by_numbers_where_the_data_has_no_others(tmp_path: Path) -> None:
+def test_links_of_one_kind_are_named_by_numbers_where_the_data_has_no_others(tmp_path):
     path = tmp_path / "g.npz"
     np.savez(path, edge_index=one_relation().to_edge_index().numpy())
     model = ["--model", "embedding", "--negatives", "shared", "--layers", "1"]
@@ -146,9 +142,7 @@ def test_links_of_one_kind_are_named_by_numbers_where_the_data_has_no_others(tmp
         ("n3 knows n7", ["--scores"], 2, "--scores is for predictions of nodes, and this run is on links"),
     ],
 )
-def test_pairs_and_options_that_do_not_fit_are_named(
-    trained: Path, tmp_path: Path, content: str, words: list[str], code: int, message: str
-) -> None:
+def test_pairs_and_options_that_do_not_fit_are_named(trained, tmp_path, content, words, code, message):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text(content)
     found, _, text = run("predict", "--run", trained, "--out", tmp_path / "p.csv", "--pairs", pairs, *words)
@@ -156,7 +150,7 @@ def test_pairs_and_options_that_do_not_fit_are_named(
     assert found == code
 
 
-def test_arrays_that_hold_no_pairs_are_named(trained: Path, tmp_path: Path) -> None:
+def test_arrays_that_hold_no_pairs_are_named(trained, tmp_path):
     np.save(tmp_path / "p.npy", np.zeros((2, 3)))
     found, _, text = run(
         "predict", "--run", trained, "--out", tmp_path / "p.csv", "--pairs", tmp_path / "p.npy"
@@ -165,7 +159,7 @@ def test_arrays_that_hold_no_pairs_are_named(trained: Path, tmp_path: Path) -> N
     assert "must hold ids, a row for each; got float64 of shape (2, 3)" in text
 
 
-def test_the_encoders_rows_are_written_with_the_users_ids(trained: Path, tmp_path: Path) -> None:
+def test_the_encoders_rows_are_written_with_the_users_ids(trained, tmp_path):
     import pyarrow.parquet
 
     rows = tmp_path / "rows.parquet"

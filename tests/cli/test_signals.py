@@ -27,7 +27,7 @@ def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_signal_during_an_import_waits_for_its_end(tmp_path: Path) -> None:
+def test_signal_during_an_import_waits_for_its_end(tmp_path):
     (tmp_path / "slow_module.py").write_text(
         "import os, signal\nos.kill(os.getpid(), signal.SIGTERM)\n"
         "for _ in range(1000):\n    pass\ncomplete = True\n"
@@ -46,7 +46,7 @@ except signals.Stopped:
     assert (done.stdout, done.stderr, done.returncode) == ("True\n", "", 0)
 
 
-def test_an_import_without_end_is_interrupted(tmp_path: Path) -> None:
+def test_an_import_without_end_is_interrupted(tmp_path):
     (tmp_path / "endless_module.py").write_text(
         "import os, signal, time\nos.kill(os.getpid(), signal.SIGTERM)\nwhile True:\n    time.sleep(0.01)\n"
     )
@@ -64,7 +64,7 @@ except signals.Stopped:
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
 
 
-def test_signal_in_a_destructor_is_raised_again_and_says_nothing(tmp_path: Path) -> None:
+def test_signal_in_a_destructor_is_raised_again_and_says_nothing(tmp_path):
     done = run(
         """
 signals._AGAIN_SECONDS = 0.1
@@ -88,7 +88,7 @@ except signals.Stopped:
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
 
 
-def test_a_destructor_of_what_a_signal_left_half_made_says_nothing(tmp_path: Path) -> None:
+def test_a_destructor_of_what_a_signal_left_half_made_says_nothing(tmp_path):
     """As of zipfile.ZipFile, whose destructor reads what its constructor sets last."""
     done = run(
         """
@@ -112,7 +112,7 @@ print("stopped")
     assert (done.stdout, done.stderr, done.returncode) == ("stopped\n", "", 0)
 
 
-def test_other_errors_of_destructors_are_still_said(tmp_path: Path) -> None:
+def test_other_errors_of_destructors_are_still_said(tmp_path):
     done = run(
         """
 class Broken:

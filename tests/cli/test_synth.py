@@ -35,7 +35,7 @@ def written_down(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 
 
 @needs_kernels
-def test_a_program_becomes_a_folder(call, tmp_path: Path):
+def test_a_program_becomes_a_folder(call, tmp_path):
     done = call(LISTING, "--set", "totalEpoch=5", "--json")
     assert done.json == {
         "out": str(tmp_path / "out"),
@@ -71,7 +71,7 @@ def test_a_program_becomes_a_folder(call, tmp_path: Path):
     ],
 )
 @pytest.mark.whole
-def test_wrong_options_are_refused(call, tmp_path: Path, text: str, options: tuple[str, ...], says: str):
+def test_wrong_options_are_refused(call, tmp_path, text, options, says):
     done = call(text, *options, code=2)
     assert says in done.stderr
     assert not (tmp_path / "out").exists()
@@ -83,14 +83,14 @@ def test_a_graph_that_does_not_fit_is_refused(call):
 
 
 @pytest.mark.parametrize("data", ["braid-10k", "one.gnn"])
-def test_what_is_no_store_yet_is_told_how_to_become_one(call, data: str, tmp_path: Path):
+def test_what_is_no_store_yet_is_told_how_to_become_one(call, data, tmp_path):
     there = str(tmp_path / data) if data.endswith(".gnn") else data
     done = call(program(), "--data", there, code=3)
     assert "a program reads a store, and" in done.stderr
     assert "make one of it: graphbraid convert" in done.stderr
 
 
-def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path: Path):
+def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path):
     graph = make_graph(train=30)
     datasets.save_store(graph.replace(splits={"train": graph.split("train")}), tmp_path / "bare")
     data = ("--data", str(tmp_path / "bare"))
@@ -101,7 +101,7 @@ def test_a_split_that_the_store_lacks_names_the_commands_options(call, tmp_path:
 
 
 @needs_kernels
-def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
+def test_what_the_target_lacks_is_refused(call, tmp_path):
     own = (
         "function Own(Graph g, propNode<float> x, propNode<float> out) { forall (v in g.nodes()) { "
         "forall (u in g.neighbors(v)) { v.out += g.weight(u, v) * u.x; } } }\n"
@@ -115,7 +115,7 @@ def test_what_the_target_lacks_is_refused(call, tmp_path: Path):
 @needs_kernels
 @pytest.mark.parametrize("model", ["gcn", "sage", "gin", "gat"])
 @pytest.mark.whole
-def test_a_model_needs_no_program(model: str, tmp_path: Path):
+def test_a_model_needs_no_program(model, tmp_path):
     datasets.save_store(make_graph(train=30), tmp_path / "store")
     words = ["synth", "--model", model, "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
     done = CliRunner().invoke(app, [*words, "--layers", f"{CHANNELS},8,{CLASSES}"])
@@ -127,7 +127,7 @@ def test_a_model_needs_no_program(model: str, tmp_path: Path):
 
 @pytest.mark.slow
 @needs_kernels
-def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path, monkeypatch):
     commands = written_down(monkeypatch)
     done = call(program(), "--target", "mpi", "--ranks", "2", "--run", "--json")
     assert done.json["ranks"] == 2
@@ -149,14 +149,14 @@ def test_ranks_are_divided_anew_or_by_a_partition(call, tmp_path: Path, monkeypa
 
 
 @needs_kernels
-def test_a_program_for_a_gpu(call, tmp_path: Path):
+def test_a_program_for_a_gpu(call, tmp_path):
     done = call(program(), "--target", "cuda", "--json")
     assert done.json["target"] == "cuda"
     text = (tmp_path / "out" / "main.cu").read_text()
     assert "//   - long rows: a row of more than 1,024 edges is summed in parts" in text
 
 
-def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
+def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path):
     done = call(program(), "--model", "gcn", code=2)
     assert "one.gnn names its model; leave out --model" in done.stderr
     words = ["synth", "--data", str(tmp_path / "store"), "--out", str(tmp_path / "out")]
@@ -171,9 +171,7 @@ def test_a_program_or_a_model_is_needed_and_not_both(call, tmp_path: Path):
 @needs_kernels
 @pytest.mark.parametrize(("option", "count"), [("--build", 2), ("--run", 3)])
 @pytest.mark.whole
-def test_it_builds_and_runs_by_the_readmes_commands(
-    call, tmp_path: Path, option: str, count: int, monkeypatch: pytest.MonkeyPatch
-):
+def test_it_builds_and_runs_by_the_readmes_commands(call, tmp_path, option, count, monkeypatch):
     """The commands are only written down here; tests/synth/test_walk.py runs them."""
     commands = written_down(monkeypatch)
     call(LISTING, option)
@@ -187,7 +185,7 @@ def test_it_builds_and_runs_by_the_readmes_commands(
 
 @pytest.mark.slow
 @needs_kernels
-def test_a_build_that_fails_is_told(call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_build_that_fails_is_told(call, tmp_path, monkeypatch):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "cmake").write_text("#!/bin/sh\nexit 7\n")
     (tmp_path / "bin" / "cmake").chmod(0o755)

@@ -4,7 +4,6 @@ import csv
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -49,9 +48,7 @@ def typed_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_file_with_types_trains_goes_on_and_predicts(
-    graphbraid: Any, typed_file: Path, tmp_path: Path
-) -> None:
+def test_a_file_with_types_trains_goes_on_and_predicts(graphbraid, typed_file, tmp_path):
     run = tmp_path / "run"
     learning = ("--lr", 0.02, "--set", "dropout=0.2")
     done = graphbraid(
@@ -84,16 +81,14 @@ def test_a_file_with_types_trains_goes_on_and_predicts(
         (("--set", "model_options={bases: 3}"), "model 'rgcn' has no option 'bases'"),
     ],
 )
-def test_wrong_options_are_named(
-    graphbraid: Any, typed_file: Path, tmp_path: Path, options: tuple[str, ...], says: str
-) -> None:
+def test_wrong_options_are_named(graphbraid, typed_file, tmp_path, options, says):
     done = graphbraid("train", "--data", typed_file, "--out", tmp_path / "run", *QUICK, *options, code=None)
     assert done.exit_code != 0
     assert re.search(says, done.stderr.replace("\n", " ")), done.stderr
 
 
 @pytest.mark.slow
-def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_path: Path) -> None:
+def test_rgcn_trains_on_the_whole_graph(graphbraid, typed_file, tmp_path):
     run = tmp_path / "run"
     options = ("--model", "rgcn", "--mode", "full", "--symmetrize", "--epochs", 20, "--json", "--quiet")
     done = graphbraid("train", "--data", typed_file, "--out", run, *options)
@@ -102,9 +97,7 @@ def test_rgcn_trains_on_the_whole_graph(graphbraid: Any, typed_file: Path, tmp_p
     assert done.json["num_nodes"] == PAPERS
 
 
-def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(
-    graphbraid: Any, typed_file: Path, tmp_path: Path
-) -> None:
+def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(graphbraid, typed_file, tmp_path):
     done = graphbraid(
         "train", "--out", tmp_path / "run", "--set", "data_options={cache: false}", *QUICK, code=2
     )
@@ -113,7 +106,7 @@ def test_a_model_of_types_needs_them_and_estimates_do_not_take_them(
     assert "graphbraid estimate takes graphs of one node type" in done.stderr.replace("\n", " ")
 
 
-def test_reverse_relations_are_added_on_loading(typed_file: Path) -> None:
+def test_reverse_relations_are_added_on_loading(typed_file):
     stored, both = (datasets.load(typed_file, symmetrize=both) for both in (False, True))
     assert len(both.edge_types) == 2 * len(stored.edge_types)
     assert both.num_edges == 2 * stored.num_edges
@@ -123,7 +116,7 @@ def test_reverse_relations_are_added_on_loading(typed_file: Path) -> None:
 
 
 @pytest.mark.slow
-def test_predictions_of_a_store_have_the_type_s_own_ids_and_classes(graphbraid: Any, tmp_path: Path) -> None:
+def test_predictions_of_a_store_have_the_type_s_own_ids_and_classes(graphbraid, tmp_path):
     graph = bibliography()
     ids = np.array([f"paper {number}" for number in range(PAPERS)], dtype=object)
     names = {

@@ -269,7 +269,7 @@ def test_what_a_byte_costs_is_measured_between_ranks(monkeypatch):
     assert len(found) == probes.WINDOWS and min(found) >= 0
 
 
-def test_losses_that_differ_by_more_than_rounding_end_the_benchmark() -> None:
+def test_losses_that_differ_by_more_than_rounding_end_the_benchmark():
     assert sharded.check_equal([1.0, 2.0], [1.0, 2.0 + 1e-6], "ranks") == pytest.approx(5e-7, rel=0.01)
     with pytest.raises(SystemExit, match="more than rounding"):
         sharded.check_equal([1.0], [1.001], "ranks")
@@ -277,7 +277,7 @@ def test_losses_that_differ_by_more_than_rounding_end_the_benchmark() -> None:
         sharded.check_equal([1.0], [1.0, 1.0], "ranks")
 
 
-def test_an_epoch_counts_when_its_checkpoint_is_there(tmp_path: Path) -> None:
+def test_an_epoch_counts_when_its_checkpoint_is_there(tmp_path):
     assert sharded._epochs_in(tmp_path) == 0
     (tmp_path / "metrics.csv").write_text("epoch,train_loss\n0,1.0\n", encoding="utf-8")
     assert sharded._epochs_in(tmp_path) == 0
@@ -287,9 +287,7 @@ def test_an_epoch_counts_when_its_checkpoint_is_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_the_benchmark_runs_where_hosts_can_be_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_benchmark_runs_where_hosts_can_be_made(tmp_path, capsys):
     out = tmp_path / "out.jsonl"
     sizes = ["--nodes", "6000", "--features", "16", "--seeds", "4000", "--limit", "1.5e9", "--ranks", "3"]
     arguments = ["--folder", str(tmp_path), *sizes, "--parts", "3", "--out", str(out)]

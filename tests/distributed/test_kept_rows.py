@@ -1,7 +1,6 @@
 """Rows of other ranks' nodes: the owners' bits whatever is kept, and what travels is counted and foreseen."""
 
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -66,9 +65,7 @@ def asked_for(rows: FeatureRows, groups: list[list[Tensor]]) -> RowTraffic:
     part_of=st.lists(st.integers(0, 3), min_size=NUM_NODES, max_size=NUM_NODES),
     data=st.data(),
 )
-def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
-    tmp_path: Path, num_ranks: int, num_kept: int, part_of: list[int], data: st.DataObject
-) -> None:
+def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(tmp_path, num_ranks, num_kept, part_of, data):
     graph = graph_of(NUM_NODES, 80, 0)
     assert isinstance(graph.x, Tensor)
     folder = parts_at(tmp_path / "parts", graph, torch.tensor(part_of), 4)
@@ -99,7 +96,7 @@ def test_rows_are_the_owners_and_traffic_is_what_was_foreseen(
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("width", [0, 1, 7])
-def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype, width: int) -> None:
+def test_rows_of_every_dtype_and_width_travel(tmp_path, dtype, width):
     graph = graph_of(NUM_NODES, 80, 0)
     graph = graph.replace(x=(100 * torch.rand(NUM_NODES, width)).to(dtype))
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 3, 3)
@@ -117,7 +114,7 @@ def test_rows_of_every_dtype_and_width_travel(tmp_path: Path, dtype: torch.dtype
     run_threads(3, on_rank)
 
 
-def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
+def test_rows_of_int8_travel_without_their_scales(tmp_path):
     graph = graph_of(NUM_NODES, 80, 0)
     x = ScaledFeatures.from_dense(torch.randn(NUM_NODES, 5))
     graph = graph.replace(x=x)
@@ -139,9 +136,7 @@ def test_rows_of_int8_travel_without_their_scales(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lists", ["parts", "whole"])
 @pytest.mark.parametrize("num_ranks", [1, 2, 3])
 @pytest.mark.parametrize("kept", [0, 12, NUM_NODES])
-def test_batches_with_kept_rows_are_those_of_the_whole_graph(
-    tmp_path: Path, lists: str, num_ranks: int, kept: int
-) -> None:
+def test_batches_with_kept_rows_are_those_of_the_whole_graph(tmp_path, lists, num_ranks, kept):
     graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
     config = SamplerConfig(fanouts=(3, 2))
@@ -166,7 +161,7 @@ def test_batches_with_kept_rows_are_those_of_the_whole_graph(
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
 @pytest.mark.parametrize("kept", [0, 12])
-def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int) -> None:
+def test_an_epoch_sends_what_is_foreseen(tmp_path, lists, kept):
     graph = graph_of(NUM_NODES * 4, 700, 1, hub=True)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(graph.num_nodes) % 4, 4, lists)
     config = SamplerConfig(fanouts=(3, 2))
@@ -190,7 +185,7 @@ def test_an_epoch_sends_what_is_foreseen(tmp_path: Path, lists: str, kept: int) 
     assert all(sent > 0 and (hits > 0) == (kept > 0) for sent, hits in found)
 
 
-def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path: Path) -> None:
+def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path):
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
     draw = torch.Generator().manual_seed(0)
@@ -207,7 +202,7 @@ def test_look_ahead_sends_no_more_rows_than_the_best_choice_that_stays(tmp_path:
         assert sent <= by_best
 
 
-def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_kept_is_refused(tmp_path):
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
     for budget, why in ((NOTES_BYTES, "hold no row"), ("a lot", "the memory for rows")):
@@ -215,7 +210,7 @@ def test_what_cannot_be_kept_is_refused(tmp_path: Path) -> None:
             run_threads(2, lambda comm, kept=budget: ShardedGraph.open(folder, comm).shards.keep(kept))
 
 
-def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path: Path) -> None:
+def test_an_owner_that_fails_while_others_wait_for_its_rows_ends_them(tmp_path):
     graph = graph_of(NUM_NODES, 80, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NUM_NODES) % 2, 2)
     told = []

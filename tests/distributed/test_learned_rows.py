@@ -67,9 +67,7 @@ SIZES = (2, pytest.param(3, marks=pytest.mark.long), pytest.param(4, marks=pytes
 
 @pytest.mark.parametrize("case", [*CASES, "files"])
 @pytest.mark.parametrize("size", SIZES)
-def test_ranks_learn_what_one_process_learns(
-    case: str, size: int, alone: dict[str, Any], results: Callable[[int], list[Said]]
-) -> None:
+def test_ranks_learn_what_one_process_learns(case, size, alone, results):
     expected = alone["plain" if case == "files" else case]
     for said in results(size):
         for one in said.result[case]:
@@ -79,7 +77,7 @@ def test_ranks_learn_what_one_process_learns(
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(4, marks=pytest.mark.slow)])
-def test_links_are_learned_with_rows_that_ranks_divide(size: int, folder: Path) -> None:
+def test_links_are_learned_with_rows_that_ranks_divide(size, folder):
     [alone] = run(1, learned_rows.links, folder)
     expected = alone.result | {"parts": alone.result["whole"]}
     for said in run(size, learned_rows.links, folder):
@@ -89,7 +87,7 @@ def test_links_are_learned_with_rows_that_ranks_divide(size: int, folder: Path) 
             assert found.get("scores") == pytest.approx(expected[name].get("scores"), abs=1e-3), name
 
 
-def test_each_rank_holds_the_rows_of_its_own_nodes(results: Callable[[int], list[Said]]) -> None:
+def test_each_rank_holds_the_rows_of_its_own_nodes(results):
     owned = [said.result["owned"] for said in results(2)]
     assert sum(owned) == 600
     assert max(owned) < 360
@@ -118,7 +116,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_rows_are_updated_as_torch_updates_an_embedding_with_sparse_gradients(name: str) -> None:
+def test_rows_are_updated_as_torch_updates_an_embedding_with_sparse_gradients(name):
     """A row that a batch holds and the model does not read keeps its value, as it does with torch."""
     graph = graph_of()
     options = RUN | {
@@ -154,7 +152,7 @@ def test_rows_are_updated_as_torch_updates_an_embedding_with_sparse_gradients(na
 
 
 @pytest.mark.parametrize("optimizers", [("adam", "adam"), ("adam", "adagrad"), ("adagrad", "sgd")])
-def test_another_run_begins_with_new_state_of_the_optimizer(optimizers: tuple[str, str]) -> None:
+def test_another_run_begins_with_new_state_of_the_optimizer(optimizers):
     """As torch's optimizers do: it goes on from the rows, and not from the moments of the run before."""
     graph = graph_of()
     former = Trainer(make("own", graph), graph, **RUN | {"epochs": 1, "optimizer": optimizers[0]})
@@ -183,7 +181,7 @@ class Detaching(BesideFeatures):
         return self.layers[1](torch.cat((hidden, few), 1), edge_index)
 
 
-def test_rows_that_the_loss_does_not_depend_on_keep_their_values() -> None:
+def test_rows_that_the_loss_does_not_depend_on_keep_their_values():
     """With torch they have no gradient, and their moments move them no further."""
     graph = graph_of()
     options = RUN | {"layout": "subgraph", "eval_every": 0, "test_at_end": False, "epochs": 2}
@@ -197,13 +195,13 @@ def test_rows_that_the_loss_does_not_depend_on_keep_their_values() -> None:
     assert torch.equal(*seen)
 
 
-def test_freezing_is_refused_with_the_remedy() -> None:
+def test_freezing_is_refused_with_the_remedy():
     with pytest.raises(ConfigError, match=r"call .detach\(\) on the rows"):
         ShardedEmbedding(5, 3).requires_grad_(False)
     assert ShardedEmbedding(5, 3).requires_grad_() is not None
 
 
-def test_initial_rows_depend_on_seed_module_node_and_column_alone() -> None:
+def test_initial_rows_depend_on_seed_module_node_and_column_alone():
     ids = torch.tensor([5, 0, 10**12, 5])
     rows = initial_rows(3, 0, ids, 4)
     assert torch.equal(rows[0], rows[3])
@@ -217,14 +215,14 @@ def test_initial_rows_depend_on_seed_module_node_and_column_alone() -> None:
     assert float(many.abs().max()) <= (3 / 16) ** 0.5
 
 
-def test_embeddings_of_torch_train_on_ranks_or_are_refused_with_the_remedy(folder: Path) -> None:
+def test_embeddings_of_torch_train_on_ranks_or_are_refused_with_the_remedy(folder):
     for said in run(2, learned_rows.by_torch, folder):
         parts, whole, sparse = said.result
         assert parts == pytest.approx(whole, rel=1e-5)
         assert "graphbraid.nn.ShardedEmbedding(num_nodes, channels)" in sparse
 
 
-def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
+def test_each_rank_predicts_nodes_of_its_own_choice(folder):
     one = run(1, learned_rows.outputs, folder)[0].result
     graph = ShardedGraph.open(folder)
     trainer = Trainer(make("own", graph), graph, **RUN)
@@ -240,7 +238,7 @@ def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["own", "pyg"])
-def test_embeddings_are_those_of_a_model_that_holds_all_rows(kind: str) -> None:
+def test_embeddings_are_those_of_a_model_that_holds_all_rows(kind):
     graph = graph_of()
     divided, nodes = (
         Trainer(make(kind, graph), graph, **RUN | {"layout": "subgraph"}),
@@ -264,9 +262,7 @@ def checkpoints(at: Path) -> list[str]:
     return sorted(name.name.rpartition("-")[0] or name.name for name in (at / "checkpoints").iterdir())
 
 
-def test_runs_are_resumed_to_the_bit_and_by_other_ranks_to_rounding(
-    folder: Path, uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_runs_are_resumed_to_the_bit_and_by_other_ranks_to_rounding(folder, uninterrupted, tmp_path):
     train, whole = learned_rows.with_checkpoints, uninterrupted[1]
     run(2, train, folder, tmp_path / "same", 1, "new")
     shutil.copytree(tmp_path / "same", tmp_path / "other")
@@ -281,9 +277,7 @@ def test_runs_are_resumed_to_the_bit_and_by_other_ranks_to_rounding(
     assert other["predicted"] == pytest.approx(whole["predicted"], rel=1e-3, abs=1e-4)
 
 
-def test_a_process_with_the_whole_graph_loads_what_ranks_with_parts_have_learned(
-    uninterrupted: tuple[Path, dict[str, Any]],
-) -> None:
+def test_a_process_with_the_whole_graph_loads_what_ranks_with_parts_have_learned(uninterrupted):
     at, found = uninterrupted
     trainer = Trainer(make("own", graph_of()), graph_of(), **RUN)
     trainer.load_weights(at / "checkpoints" / "best.pt")
@@ -292,9 +286,7 @@ def test_a_process_with_the_whole_graph_loads_what_ranks_with_parts_have_learned
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is unavailable or uninitialized:UserWarning")
-def test_the_library_that_wrote_the_rows_reads_them(
-    uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_the_library_that_wrote_the_rows_reads_them(uninterrupted, tmp_path):
     from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
     from torch.distributed.checkpoint.state_dict_loader import _load_state_dict_from_keys
 
@@ -313,16 +305,14 @@ def test_the_library_that_wrote_the_rows_reads_them(
     assert torch.equal(some["rows.rows"], every["rows.rows"])
 
 
-def test_a_folder_that_a_rank_does_not_see_is_refused_on_all_ranks(tmp_path: Path) -> None:
+def test_a_folder_that_a_rank_does_not_see_is_refused_on_all_ranks(tmp_path):
     for said in run(2, learned_rows.not_seen, tmp_path / "run"):
         assert said.result.startswith("ConfigError: out_dir must be a folder that all ranks see")
         assert "rank 1 does not see" in said.result
 
 
 @pytest.mark.parametrize("what", ["step", "checkpoint"])
-def test_a_lost_rank_ends_the_job_and_the_last_checkpoint_is_whole(
-    what: str, folder: Path, uninterrupted: tuple[Path, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_a_lost_rank_ends_the_job_and_the_last_checkpoint_is_whole(what, folder, uninterrupted, tmp_path):
     *others, _ = run(3, learned_rows.faulty, folder, tmp_path / "run", what)
     for said in others:
         assert said.code == 8
@@ -343,7 +333,7 @@ def saved(at: Path, **options: Any) -> Trainer:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing"])
-def test_damaged_rows_are_found(damage: str, tmp_path: Path) -> None:
+def test_damaged_rows_are_found(damage, tmp_path):
     trainer = saved(tmp_path / "run")
     file = next((tmp_path / "run" / "checkpoints").glob("rows-*/*.distcp"))
     content = bytearray(file.read_bytes())
@@ -356,7 +346,7 @@ def test_damaged_rows_are_found(damage: str, tmp_path: Path) -> None:
         trainer.load_weights(tmp_path / "run" / "checkpoints" / "last.pt")
 
 
-def test_checkpoints_of_other_rows_are_refused(tmp_path: Path) -> None:
+def test_checkpoints_of_other_rows_are_refused(tmp_path):
     saved(tmp_path / "run")
     graph, last = graph_of(), tmp_path / "run" / "checkpoints" / "last.pt"
     wider = NodeEmbedding(600, 9, make("own", graph).model, sharded=True)
@@ -380,14 +370,14 @@ def test_checkpoints_of_other_rows_are_refused(tmp_path: Path) -> None:
         ({"tiers": "auto"}, "measured on copies"),
     ],
 )
-def test_options_that_do_not_go_with_divided_rows_are_refused(options: dict[str, Any], why: str) -> None:
+def test_options_that_do_not_go_with_divided_rows_are_refused(options, why):
     graph = graph_of()
     given = {name: value for name, value in RUN.items() if name != "lr" or "optimizer" not in options}
     with pytest.raises(ConfigError, match=why):
         Trainer(make("own", graph), graph, **given | options)
 
 
-def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path: Path) -> None:
+def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path):
     graph, model = graph_of(), make("own", graph_of())
     with pytest.raises(ConfigError, match=r"use torch\.nn\.Embedding"):
         model(None, graph.csc, torch.arange(3))
@@ -414,7 +404,7 @@ def test_other_misuse_of_divided_rows_is_refused_with_the_remedy(tmp_path: Path)
 
 
 @pytest.mark.slow
-def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
+def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path):
     whole = learned_rows.LARGE_NODES * learned_rows.LARGE_WIDTH * 4 * 3 / 2**20  # with Adam's moments
     found = {}
     for size, files in ((1, ""), (4, ""), (2, tmp_path / "files")):
@@ -431,7 +421,7 @@ def test_the_memory_of_a_rank_is_that_of_its_own_rows(tmp_path: Path) -> None:
         assert results[0]["losses"] == pytest.approx(found[1, False][0]["losses"], rel=1e-4)
 
 
-def test_a_model_with_divided_rows_starts_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_with_divided_rows_starts_where_memory_is_short(monkeypatch):
     """It has no copy on which its memory could be counted."""
     monkeypatch.setattr("graphbraid.train.run.setup.most_bytes", lambda *_: 1 << 60)
     graph = graph_of()
@@ -441,9 +431,7 @@ def test_a_model_with_divided_rows_starts_where_memory_is_short(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("made", ["rows", "the optimizer's state"])
-def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
-) -> None:
+def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(tmp_path, monkeypatch, made):
     """A mapped file without blocks ended the process by a signal as soon as the disk was full."""
 
     def rows() -> LearnedRows:
@@ -470,7 +458,7 @@ def test_files_of_rows_on_a_full_disk_are_refused_before_a_row_is_written(
 @pytest.mark.parametrize(
     "size", [2, pytest.param(1, marks=pytest.mark.long), pytest.param(3, marks=pytest.mark.long)]
 )
-def test_rows_of_node_types_are_learned_and_kept_as_by_one_process(size: int, tmp_path: Path) -> None:
+def test_rows_of_node_types_are_learned_and_kept_as_by_one_process(size, tmp_path):
     graph, out = bibliography(), tmp_path / "run"
     save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
     told = run(size, learned_rows.typed_cases, tmp_path / "parts", out)
@@ -498,14 +486,14 @@ def test_rows_of_node_types_are_learned_and_kept_as_by_one_process(size: int, tm
         ),
     ],
 )
-def test_rows_of_other_nodes_than_a_types_are_refused(made: Any, why: str) -> None:
+def test_rows_of_other_nodes_than_a_types_are_refused(made, why):
     model = learned_rows.of_types("own", graph := bibliography())
     model.rows = ShardedEmbedding(*made)
     with pytest.raises(ConfigError, match=why):
         Trainer(model, graph, **RUN | {"layout": "subgraph"})
 
 
-def test_rows_of_a_type_are_refused_where_there_are_no_types() -> None:
+def test_rows_of_a_type_are_refused_where_there_are_no_types():
     model = make("pyg", graph := graph_of())
     model.rows = ShardedEmbedding(600, 6, "author")
     with pytest.raises(

@@ -1,6 +1,5 @@
 """Exact outputs level by level on parts are PyG's of the whole graph in float64, for any number of ranks."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -56,9 +55,7 @@ def asked_by(rank: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(("ranks", "lists"), [(1, "parts"), (2, "whole"), (3, "parts"), (4, "parts")])
-def test_each_rank_gets_pygs_outputs_for_nodes_of_any_rank(
-    name: str, ranks: int, lists: str, tmp_path: Path
-) -> None:
+def test_each_rank_gets_pygs_outputs_for_nodes_of_any_rank(name, ranks, lists, tmp_path):
     model, graph, expected = model_and_graph(name)
     program = at_narrower_side(read_model(model, WIDTH, Given.of(graph), dtypes=(torch.float64,)))
     folder = parts_at(tmp_path / "parts", graph, part_of(NODES), PARTS, lists)
@@ -75,7 +72,7 @@ def test_each_rank_gets_pygs_outputs_for_nodes_of_any_rank(
     run_threads(ranks, on_rank)
 
 
-def test_a_row_of_another_rank_travels_once_a_level_and_only_if_it_is_read(tmp_path: Path) -> None:
+def test_a_row_of_another_rank_travels_once_a_level_and_only_if_it_is_read(tmp_path):
     model, graph, _ = model_and_graph("sage jumping")
     program = at_narrower_side(read_model(model, WIDTH, Given.of(graph), dtypes=(torch.float64,)))
     owner = part_of(NODES)
@@ -103,9 +100,7 @@ def test_a_row_of_another_rank_travels_once_a_level_and_only_if_it_is_read(tmp_p
     run_threads(PARTS, on_rank)
 
 
-def test_a_node_that_does_not_fit_the_budget_of_one_rank_is_refused_on_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_node_that_does_not_fit_the_budget_of_one_rank_is_refused_on_all(tmp_path, monkeypatch):
     monkeypatch.setattr(layer_wise, "_SPARE", 0)
     model, graph, _ = model_and_graph("sage")
     program = read_model(model, WIDTH, Given.of(graph), dtypes=(torch.float64,))
@@ -120,7 +115,7 @@ def test_a_node_that_does_not_fit_the_budget_of_one_rank_is_refused_on_all(
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
-def test_a_trainer_predicts_from_parts_without_batches(kind: str, tmp_path: Path) -> None:
+def test_a_trainer_predicts_from_parts_without_batches(kind, tmp_path):
     graph = graph_of()
     x = graph.dense_x()
     graph = graph.replace(x={"float32": x, "float16": x.half()}.get(kind, ScaledFeatures.from_dense(x)))
@@ -131,7 +126,7 @@ def test_a_trainer_predicts_from_parts_without_batches(kind: str, tmp_path: Path
     torch.testing.assert_close(trainer.predict(), expected, rtol=1e-5, atol=1e-6)
 
 
-def test_outputs_follow_weights_that_are_replaced_between_calls(tmp_path: Path) -> None:
+def test_outputs_follow_weights_that_are_replaced_between_calls(tmp_path):
     graph = graph_of()
     folder = parts_at(tmp_path / "parts", graph, torch.arange(600) % 2, 2)
     trainer = Trainer(
@@ -154,7 +149,7 @@ class ReadsItsGraph(Stack):
         return self.convs[2](self.convs[0](x, edge_index) + degree[:, None].erf(), edge_index)
 
 
-def test_a_model_that_reads_all_edges_goes_by_batches(tmp_path: Path) -> None:
+def test_a_model_that_reads_all_edges_goes_by_batches(tmp_path):
     _, new, _ = MODELS["sage"]
     graph = uneven_graph().replace(y=torch.arange(NODES) % 5)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(NODES) % 2, 2)

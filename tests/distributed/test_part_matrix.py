@@ -59,9 +59,7 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
         *(pytest.param(1 + at % 4, LINKS + 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),
     ],
 )
-def test_any_combination_teaches_what_one_rank_learns_without_parts(
-    size: int, first: int, folder: Path
-) -> None:
+def test_any_combination_teaches_what_one_rank_learns_without_parts(size, first, folder):
     [alone] = run(1, part_matrix.cells, folder, first, AT_ONCE, "whole")
     for said in run(size, part_matrix.cells, folder, first, AT_ONCE, "both"):
         for name, found in said.result.items():

@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_ranks_of_mpi_learn_on_parts_what_they_learn_on_the_whole_graph(tmp_path: Path) -> None:
+def test_ranks_of_mpi_learn_on_parts_what_they_learn_on_the_whole_graph(tmp_path):
     graph = shard_training.few_nodes()
     save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
     said = run_mpi(3, shard_training.with_few_nodes, tmp_path / "parts")
@@ -54,7 +54,7 @@ def test_ranks_of_mpi_learn_on_parts_what_they_learn_on_the_whole_graph(tmp_path
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-def test_what_is_learned_does_not_depend_on_the_rows_that_are_kept(lists: str, folder: Path) -> None:
+def test_what_is_learned_does_not_depend_on_the_rows_that_are_kept(lists, folder):
     every = [said.result for said in run(3, shard_training.with_kept_rows, folder / lists)]
     for found in every:
         assert found == every[0] | {name: found[name] for name in found}
@@ -68,7 +68,7 @@ def test_what_is_learned_does_not_depend_on_the_rows_that_are_kept(lists: str, f
         assert len(none["table"].splitlines()) == 1 + len(every)
 
 
-def test_features_of_int8_travel_as_they_are_stored_and_teach_the_same(tmp_path: Path) -> None:
+def test_features_of_int8_travel_as_they_are_stored_and_teach_the_same(tmp_path):
     graph = shard_training.of_int8()
     save_partition(graph, partition(graph, 2, strategy="random"), tmp_path / "parts", rows="whole")
     for said in run(2, shard_training.trained_of_int8, tmp_path / "parts"):
@@ -77,16 +77,14 @@ def test_features_of_int8_travel_as_they_are_stored_and_teach_the_same(tmp_path:
         assert parts["test"] == pytest.approx(whole["test"], rel=1e-5)
 
 
-def test_memory_for_rows_of_others_is_refused_where_all_are_here() -> None:
+def test_memory_for_rows_of_others_is_refused_where_all_are_here():
     graph = graph_of()
     with pytest.raises(ConfigError, match="every rank has all rows of this graph"):
         Trainer(make("sage", graph), graph, **BASE | {"remote": "1MiB"})
 
 
 @pytest.mark.parametrize(("what", "code", "told"), [("killed", 8, "rank 2 is lost"), ("raises", 8, "rank 2")])
-def test_a_rank_that_ends_while_rows_travel_ends_the_others(
-    what: str, code: int, told: str, folder: Path
-) -> None:
+def test_a_rank_that_ends_while_rows_travel_ends_the_others(what, code, told, folder):
     *others, last = run(3, shard_training.faulty, folder / "parts", what)
     assert last.code != 0
     for said in others:
@@ -95,20 +93,20 @@ def test_a_rank_that_ends_while_rows_travel_ends_the_others(
         assert said.seconds < PATIENCE
 
 
-def test_each_rank_predicts_nodes_of_its_own_choice(folder: Path) -> None:
+def test_each_rank_predicts_nodes_of_its_own_choice(folder):
     for said in run(3, shard_training.outputs, folder / "parts"):
         parts, whole = said.result
         assert len(parts) > 0
         assert parts == pytest.approx(whole, rel=1e-5)
 
 
-def test_a_model_that_reads_all_of_a_batch_is_refused_on_all_ranks(folder: Path) -> None:
+def test_a_model_that_reads_all_of_a_batch_is_refused_on_all_ranks(folder):
     for said in run(2, shard_training.reads_the_batch, folder / "parts"):
         for text in said.result:
             assert text.startswith("ResourceError: exact inference needs one pass over the whole graph")
 
 
-def test_ranks_may_be_more_than_the_training_nodes(tmp_path: Path) -> None:
+def test_ranks_may_be_more_than_the_training_nodes(tmp_path):
     graph = shard_training.few_nodes()
     save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows="parts")
     for said in run(4, shard_training.with_few_nodes, tmp_path / "parts"):
@@ -118,7 +116,7 @@ def test_ranks_may_be_more_than_the_training_nodes(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_epochs_without_pauses_teach_the_same_and_may_end_between_two(folder: Path) -> None:
+def test_epochs_without_pauses_teach_the_same_and_may_end_between_two(folder):
     """The next epoch has begun when a run is stopped: its batches are left before the model is tested."""
     for said in run(2, shard_training.without_pauses, folder / "parts"):
         parts, whole, stopped = (said.result[name] for name in ("parts", "whole", "stopped"))
@@ -128,7 +126,7 @@ def test_epochs_without_pauses_teach_the_same_and_may_end_between_two(folder: Pa
 
 
 @pytest.mark.slow
-def test_three_ranks_go_on_where_four_have_stopped(folder: Path, tmp_path: Path) -> None:
+def test_three_ranks_go_on_where_four_have_stopped(folder, tmp_path):
     whole = run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "whole", 2, "new")
     run(4, shard_training.with_checkpoints, folder / "parts", tmp_path / "run", 1, "new")
     more = run(3, shard_training.with_checkpoints, folder / "parts", tmp_path / "run", 2, "resume")
@@ -152,22 +150,20 @@ def sharded(tmp_path: Path, graph: Graph, lists: Any = "parts") -> ShardedGraph:
         ({"task": "edge"}, "lists of relations are not held by parts; partition with --rows whole"),
     ],
 )
-def test_options_that_need_the_whole_graph_are_refused(
-    options: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+def test_options_that_need_the_whole_graph_are_refused(options, why, tmp_path):
     graph = graph_of()
     with pytest.raises(ConfigError, match=why):
         Trainer(make("sage", graph), sharded(tmp_path, graph), **BASE | options)
 
 
-def test_an_encoder_of_links_that_takes_the_whole_data_is_refused(tmp_path: Path) -> None:
+def test_an_encoder_of_links_that_takes_the_whole_data_is_refused(tmp_path):
     parts = sharded(tmp_path, shard_training.with_edges())
     model = LinkModel(OfData("sage", {"data"}), DotProduct())
     with pytest.raises(ConfigError, match="an encoder of links gets no ids of edges"):
         Trainer(model, parts, **BASE | {"layout": "subgraph", "task": "link"})
 
 
-def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
+def test_what_reads_the_whole_graph_refuses_parts(tmp_path):
     graph = graph_of()
     parts, model = sharded(tmp_path, graph), make("sage", graph)
     for call in (
@@ -182,8 +178,8 @@ def test_what_reads_the_whole_graph_refuses_parts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("eval_every", "count"), [(1, 7), (2, 14), (0, UNDER_WAY)])
 def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
-    eval_every: int, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    eval_every, count, tmp_path, monkeypatch
+):
     """Epochs without an evaluation between them have batches under way at the same time."""
     parts = sharded(tmp_path, graph_of())
     monkeypatch.setattr(limits, "own_anonymous_bytes", lambda: 0)
@@ -198,7 +194,7 @@ def test_batches_that_exceed_a_ranks_memory_are_refused_before_the_first_step(
     assert Trainer(make("sage", parts), parts, **BASE | {"epochs": 1}).fit().history
 
 
-def test_exact_batches_under_way_hold_the_memory_budget(tmp_path: Path) -> None:
+def test_exact_batches_under_way_hold_the_memory_budget(tmp_path):
     parts, budget = sharded(tmp_path, graph_of()), 1 << 20
     options = {"memory_budget_bytes": budget, "layout": "subgraph", "compiled": False}
     trainer = Trainer(make("pyg", parts), parts, **BASE | options)
@@ -216,7 +212,7 @@ def test_exact_batches_under_way_hold_the_memory_budget(tmp_path: Path) -> None:
     assert UNDER_WAY * max(several) <= 1.5 * budget  # neighbours overlap less in small batches
 
 
-def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lists(tmp_path: Path) -> None:
+def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lists(tmp_path):
     parts = sharded(tmp_path, shard_training.with_edges())
     trainer = Trainer(make("pyg", parts), parts, **BASE | {"layout": "subgraph"})
     settings = LoaderSettings(
@@ -229,7 +225,7 @@ def test_an_edge_attribute_that_the_model_does_not_take_is_not_read_from_own_lis
             getattr(batch, name)
 
 
-def test_batches_have_the_ids_that_edges_have_in_the_graph(tmp_path: Path) -> None:
+def test_batches_have_the_ids_that_edges_have_in_the_graph(tmp_path):
     graph, batches = graph_of(), list[Any]()
     assert graph.edge_id is not None
     settings = LoaderSettings(num_neighbors=[3, 3], input_nodes=torch.arange(50), batch_size=50)
@@ -249,7 +245,7 @@ def test_batches_have_the_ids_that_edges_have_in_the_graph(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path: Path) -> None:
+def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path):
     graph = typed_shard_training.of_int8()
     save_partition(graph, partition(graph, 3, strategy="random"), tmp_path / "parts", rows="parts")
     for said in run(3, typed_shard_training.with_kept_rows, tmp_path / "parts"):
@@ -262,7 +258,7 @@ def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path: Path
         assert none["sent_bytes"] > some["sent_bytes"] > every["sent_bytes"]
 
 
-def test_models_and_options_that_need_more_than_parts_are_refused(tmp_path: Path) -> None:
+def test_models_and_options_that_need_more_than_parts_are_refused(tmp_path):
     graph = bibliography()
     save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows="parts")
     said = typed_shard_training.refused(Communicator(Alone()), str(tmp_path / "parts"))

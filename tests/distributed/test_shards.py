@@ -181,18 +181,8 @@ def check_ranks(
     reach=st.none() | st.integers(1, 4),
 )
 def test_batches_have_the_bits_of_one_rank_without_parts(
-    tmp_path: Path,
-    num_nodes: int,
-    degree: int,
-    num_parts: int,
-    data: st.DataObject,
-    blocks: bool,
-    replace: bool,
-    weighted: bool,
-    keeps: bool,
-    whole_lists: bool,
-    reach: int | None,
-) -> None:
+    tmp_path, num_nodes, degree, num_parts, data, blocks, replace, weighted, keeps, whole_lists, reach
+):
     graph = graph_of(num_nodes, num_nodes * degree, num_nodes, hub=True)
     part_of = torch.tensor(
         data.draw(st.lists(st.integers(0, num_parts - 1), min_size=num_nodes, max_size=num_nodes))
@@ -213,7 +203,7 @@ def test_batches_have_the_bits_of_one_rank_without_parts(
 
 
 @pytest.mark.parametrize("num_ranks", [1, 2, 3, 4])
-def test_many_steps_of_several_epochs_are_those_of_the_whole_graph(tmp_path: Path, num_ranks: int) -> None:
+def test_many_steps_of_several_epochs_are_those_of_the_whole_graph(tmp_path, num_ranks):
     graph = datasets.load("braid-10k")
     folder = tmp_path / "parts"
     save_partition(graph, partition(graph, 4), folder, rows="parts")
@@ -222,7 +212,7 @@ def test_many_steps_of_several_epochs_are_those_of_the_whole_graph(tmp_path: Pat
     check_ranks(folder, graph, SamplerConfig(fanouts=(4, 3)), num_ranks, 8, epochs=2)
 
 
-def test_an_empty_part_and_a_part_without_seeds_answer_the_others(tmp_path: Path) -> None:
+def test_an_empty_part_and_a_part_without_seeds_answer_the_others(tmp_path):
     graph = graph_of(40, 200, 3)
     part_of = torch.full((40,), 2)  # parts 0 and 3 own nothing
     rest = torch.tensor(sorted(set(range(40)) - set(graph.split("train").tolist())))
@@ -231,9 +221,7 @@ def test_an_empty_part_and_a_part_without_seeds_answer_the_others(tmp_path: Path
     check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2), layout="blocks"), 4, 4)
 
 
-def test_a_hub_larger_than_a_block_of_the_file_is_written_and_drawn(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_hub_larger_than_a_block_of_the_file_is_written_and_drawn(tmp_path, monkeypatch):
     from graphbraid.distributed.parts import rows
 
     monkeypatch.setattr(rows, "_BLOCK_BYTES", 64)  # four edges, or three rows
@@ -242,13 +230,13 @@ def test_a_hub_larger_than_a_block_of_the_file_is_written_and_drawn(
     check_ranks(folder, graph, SamplerConfig(fanouts=(-1, 4), return_edge_id=True), 3, 6)
 
 
-def test_ranks_whose_last_step_is_empty_go_on_answering(tmp_path: Path) -> None:
+def test_ranks_whose_last_step_is_empty_go_on_answering(tmp_path):
     graph = graph_of(42, 200, 1)  # 21 seeds: one is left for the last step
     folder = parts_at(tmp_path / "parts", graph, torch.arange(42) % 4, 4)
     check_ranks(folder, graph, SamplerConfig(fanouts=(3,)), 4, 4, epochs=2)
 
 
-def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_path: Path) -> None:
+def test_an_iteration_that_all_ranks_leave_early_does_not_disturb_the_next(tmp_path):
     graph = graph_of(60, 300, 2)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(60) % 2, 2)
     config = SamplerConfig(fanouts=(3, 3))
@@ -280,8 +268,8 @@ def _depth(generator: Any) -> int:
     ],
 )
 def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each_other(
-    tmp_path: Path, num_kept: int, num_nodes: int, batch_size: int, after: int, meets: bool
-) -> None:
+    tmp_path, num_kept, num_nodes, batch_size, after, meets
+):
     """As an evaluation does, which a callback asks for.
 
     If ranks meet in each step, as in training, one without a share of the last batch waits for the others.
@@ -320,9 +308,7 @@ def test_another_pipeline_may_run_between_the_batches_of_epochs_that_follow_each
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-def test_rows_that_exceed_the_memory_are_read_from_disk(
-    tmp_path: Path, lists: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_exceed_the_memory_are_read_from_disk(tmp_path, lists, monkeypatch):
     """Mapped, their pages would be evicted all the time; the batches are the same."""
     graph = graph_of(60, 300, 4)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(60) % 3, 4, lists)  # part 3 is empty
@@ -334,7 +320,7 @@ def test_rows_that_exceed_the_memory_are_read_from_disk(
         check_ranks(folder, graph, SamplerConfig(fanouts=(3, 2)), 2, 6)
 
 
-def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path: Path) -> None:
+def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path):
     graph = graph_of(20, 60, 2)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(20) % 2, 2)
     pipeline = ShardedPipeline(
@@ -346,7 +332,7 @@ def test_an_error_in_one_ranks_thread_reaches_its_caller(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path, lists: str) -> None:
+def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path, lists):
     from graphbraid.train.run_folder.contract import graph_identity
 
     columns = {"node": Columns(names=tuple("abcde")), ("node", "to", "node"): Columns(names=("f", "g", "h"))}
@@ -362,7 +348,7 @@ def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path, lists:
     assert torch.isnan(sharded.edge_attr).all() == (lists == "parts")
 
 
-def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
+def test_more_ranks_than_parts_are_refused(tmp_path):
     folder = parts_at(tmp_path / "parts", graph_of(10, 30, 0), torch.zeros(10), 1)
     with pytest.raises(ConfigError, match="has 1 parts, and there are 2 ranks"):
         run_threads(2, lambda comm: ShardedGraph.open(folder, comm))
@@ -370,7 +356,7 @@ def test_more_ranks_than_parts_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["x.npy", "indices.npy", "first_edge.npy", "weight.npy", "edge_attr.npy"])
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "missing"])
-def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str) -> None:
+def test_a_damaged_file_of_a_part_is_named(tmp_path, name, harm):
     folder = parts_at(tmp_path / "parts", graph_of(30, 90, 0), torch.arange(30) % 2, 2)
     file = folder / "part-00001" / name
     data = bytearray(file.read_bytes())
@@ -385,9 +371,7 @@ def test_a_damaged_file_of_a_part_is_named(tmp_path: Path, name: str, harm: str)
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
 @pytest.mark.parametrize("changed", ["x", "edge_attr", "edges"])
-def test_rows_of_another_graph_that_was_divided_alike_are_refused(
-    tmp_path: Path, changed: str, lists: str
-) -> None:
+def test_rows_of_another_graph_that_was_divided_alike_are_refused(tmp_path, changed, lists):
     graph, part_of = graph_of(30, 90, 0), torch.arange(30) % 2
     assert isinstance(graph.x, torch.Tensor)
     assert graph.edge_attr is not None
@@ -404,7 +388,7 @@ def test_rows_of_another_graph_that_was_divided_alike_are_refused(
         ShardedGraph.open(folder)
 
 
-def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
+def test_rows_of_another_partition_are_refused(tmp_path):
     graph = graph_of(30, 90, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.arange(30) % 2, 2)
     other = parts_at(tmp_path / "other", graph, torch.arange(30) // 15, 2)
@@ -418,7 +402,7 @@ def test_rows_of_another_partition_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("differ", ["partition", "lists"])
-def test_ranks_that_open_parts_of_different_partitions_are_told_so(tmp_path: Path, differ: str) -> None:
+def test_ranks_that_open_parts_of_different_partitions_are_told_so(tmp_path, differ):
     """Else each would ask the wrong owners, who have another row, or none, for the node."""
     graph, halves = graph_of(30, 90, 0), torch.arange(30) // 15
     parts_at(tmp_path / "0", graph, torch.arange(30) % 2, 2)
@@ -430,14 +414,14 @@ def test_ranks_that_open_parts_of_different_partitions_are_told_so(tmp_path: Pat
         run_threads(2, lambda comm: ShardedGraph.open(tmp_path / str(comm.rank), comm))
 
 
-def test_a_partition_without_rows_says_how_to_make_some(tmp_path: Path) -> None:
+def test_a_partition_without_rows_says_how_to_make_some(tmp_path):
     graph = graph_of(30, 90, 0)
     save_partition(graph, partition(graph, 2), tmp_path / "parts")
     with pytest.raises(DataError, match="--rows parts"):
         ShardedGraph.open(tmp_path / "parts")
 
 
-def test_graphs_whose_batches_cannot_be_drawn_from_parts_are_refused(tmp_path: Path) -> None:
+def test_graphs_whose_batches_cannot_be_drawn_from_parts_are_refused(tmp_path):
     graph = graph_of(30, 90, 0)
     made = partition(graph, 2)
     for unfit, why in ((graph.replace(x=None), "dense features"), (graph.csc, "needs the Graph")):
@@ -447,7 +431,7 @@ def test_graphs_whose_batches_cannot_be_drawn_from_parts_are_refused(tmp_path: P
 
 
 @given(known=st.lists(st.integers(0, 20)), found=st.lists(st.integers(0, 40)), first=st.integers(0, 1 << 60))
-def test_the_kernel_numbers_nodes_as_its_twin_does(known: list[int], found: list[int], first: int) -> None:
+def test_the_kernel_numbers_nodes_as_its_twin_does(known, found, first):
     kernels = native.kernels()
     if kernels is None:
         return  # the twin alone runs
@@ -461,9 +445,7 @@ def test_the_kernel_numbers_nodes_as_its_twin_does(known: list[int], found: list
 @given(
     part_of=st.lists(st.integers(0, 2), min_size=1, max_size=200), num_ranks=st.integers(1, 3), data=st.data()
 )
-def test_places_among_own_nodes_are_found_and_others_nodes_have_none(
-    tmp_path: Path, part_of: list[int], num_ranks: int, data: st.DataObject
-) -> None:
+def test_places_among_own_nodes_are_found_and_others_nodes_have_none(tmp_path, part_of, num_ranks, data):
     """Also the twin's; a rank may own no node, and the last word of bits may be full or nearly empty."""
     graph = graph_of(len(part_of), 3, 0)
     folder = parts_at(tmp_path / "parts", graph, torch.tensor(part_of), 3)
@@ -480,7 +462,7 @@ def test_places_among_own_nodes_are_found_and_others_nodes_have_none(
 
 
 @needs_kernels
-def test_a_node_that_is_none_has_no_place() -> None:
+def test_a_node_that_is_none_has_no_place():
     for node in (-1, 64):
         with pytest.raises(ValueError, match="ids must be nodes"):
             native.kernels().own_places(*torch.tensor([[1], [0], [node], [0]]))  # type: ignore[union-attr]
@@ -495,8 +477,8 @@ def test_a_node_that_is_none_has_no_place() -> None:
     weighted=st.booleans(),
 )
 def test_links_on_parts_have_the_numbers_splits_negatives_and_degrees_of_the_whole_graph(
-    num_nodes: int, num_edges: int, size: int, seed: int, weighted: bool
-) -> None:
+    num_nodes, num_edges, size, seed, weighted
+):
     graph = graph_of(num_nodes, num_edges, seed)
     if not weighted:
         graph = graph.replace(csc=Csc(graph.csc.indptr, graph.csc.indices, num_nodes), edge_attr=None)

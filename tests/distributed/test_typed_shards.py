@@ -81,18 +81,8 @@ def of_edges(graph: Graph) -> dict[str, Any]:
     reach=st.none() | st.integers(1, 3),
 )
 def test_batches_by_relation_have_the_bits_of_one_rank_without_parts(
-    tmp_path: Path,
-    counts: list[int],
-    degrees: list[int],
-    num_parts: int,
-    data: st.DataObject,
-    blocks: bool,
-    replace: bool,
-    keeps: bool,
-    weighted: bool,
-    lists: str,
-    reach: int | None,
-) -> None:
+    tmp_path, counts, degrees, num_parts, data, blocks, replace, keeps, weighted, lists, reach
+):
     graph = typed_graph(counts, degrees, sum(counts))
     if keeps or weighted:
         graph = typed_graph(counts, degrees, sum(counts), **of_edges(graph))
@@ -121,7 +111,7 @@ def opened(tmp_path: Path, graph: Graph, lists: Any = "parts", num_parts: int = 
 
 
 @pytest.mark.slow
-def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> None:
+def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path):
     graph = typed_graph([40, 90, 20], [3, 2, 3, 2, 1, 2])
     folder = opened(tmp_path, graph)
     config = SamplerConfig.for_relations(graph.edge_types, (3, 2))
@@ -142,7 +132,7 @@ def test_several_epochs_with_kept_rows_send_what_is_foreseen(tmp_path: Path) -> 
     assert all(sent > 0 and hits > 0 for sent, hits in run_threads(3, on_rank))
 
 
-def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
+def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path):
     graph = typed_graph([10, 60, 9], [1, 1, 1, 1, 1, 1])
     folder = opened(tmp_path, graph)
     [shards, *_] = run_threads(3, lambda comm: ShardedGraph.open(folder, comm).shards)
@@ -156,7 +146,7 @@ def test_a_budget_goes_to_the_types_whose_rows_it_holds(tmp_path: Path) -> None:
         shards.keep(100)
 
 
-def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> None:
+def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path):
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     sharded = ShardedGraph.open(opened(tmp_path, graph, "whole"))
     assert graph_identity(sharded) == graph_identity(graph)
@@ -172,7 +162,7 @@ def test_the_graph_of_a_rank_says_what_the_whole_graph_is(tmp_path: Path) -> Non
     assert sharded.csc.num_edges == graph.num_edges  # all parts are here
 
 
-def test_features_of_edges_are_nan_until_their_owners_send_them(tmp_path: Path) -> None:
+def test_features_of_edges_are_nan_until_their_owners_send_them(tmp_path):
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2], **of_edges(graph))
     sharded = ShardedGraph.open(opened(tmp_path, graph))
@@ -185,7 +175,7 @@ def test_features_of_edges_are_nan_until_their_owners_send_them(tmp_path: Path) 
     assert torch.isnan(attr).all()
 
 
-def test_features_of_edges_that_are_too_few_are_refused(tmp_path: Path) -> None:
+def test_features_of_edges_that_are_too_few_are_refused(tmp_path):
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     folder = opened(tmp_path, typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2], **of_edges(graph)))
     manifest = folder / "part-00001" / "rows.json"
@@ -195,7 +185,7 @@ def test_features_of_edges_that_are_too_few_are_refused(tmp_path: Path) -> None:
         ShardedGraph.open(folder)
 
 
-def test_features_that_are_not_dense_are_refused_by_type(tmp_path: Path) -> None:
+def test_features_that_are_not_dense_are_refused_by_type(tmp_path):
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     assert graph.types is not None
     sparse = SparseFeatures.from_dense(torch.eye(8))
@@ -204,7 +194,7 @@ def test_features_that_are_not_dense_are_refused_by_type(tmp_path: Path) -> None
         opened(tmp_path, graph.replace(types=replace(graph.types, nodes=nodes)))
 
 
-def test_seeds_of_no_type_are_refused(tmp_path: Path) -> None:
+def test_seeds_of_no_type_are_refused(tmp_path):
     graph = typed_graph([8, 20, 5], [2, 2, 2, 2, 2, 2])
     sharded = ShardedGraph.open(opened(tmp_path, graph))
     config = SamplerConfig.for_relations(graph.edge_types, (2,))
@@ -212,7 +202,7 @@ def test_seeds_of_no_type_are_refused(tmp_path: Path) -> None:
         ShardedPipeline(sharded, config, gathers=True, num_threads=1)
 
 
-def test_nodes_that_are_no_sources_are_drawn_for(tmp_path: Path) -> None:
+def test_nodes_that_are_no_sources_are_drawn_for(tmp_path):
     """A type may have relations into it alone."""
     ends = torch.randint(12, (2, 40), generator=torch.Generator().manual_seed(0))
     graph = Graph.from_relations(
@@ -227,9 +217,7 @@ def test_nodes_that_are_no_sources_are_drawn_for(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lists", ["parts", "whole"])
-def test_features_weights_and_splits_may_be_called_like_types_and_types_like_arrays(
-    tmp_path: Path, lists: str
-) -> None:
+def test_features_weights_and_splits_may_be_called_like_types_and_types_like_arrays(tmp_path, lists):
     """Files of parts have the types' numbers in their names, so that no name hides another."""
     draw = torch.Generator().manual_seed(0)
     to, back = ("x", "edge_attr", "indices"), ("indices", "x", "x")

@@ -41,7 +41,7 @@ def model_of(graphs: GraphSet, hidden: int = 16) -> gnn.PooledModel:
 
 
 @pytest.mark.slow
-def test_a_run_on_labels_of_edges_is_counted_and_its_model_stays() -> None:
+def test_a_run_on_labels_of_edges_is_counted_and_its_model_stays():
     model, graph = own_model(), people()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     options = {"task": "edge", "fanouts": (5, 5)} | QUICK
@@ -61,7 +61,7 @@ def test_a_run_on_labels_of_edges_is_counted_and_its_model_stays() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_on_labels_of_graphs_is_counted() -> None:
+def test_a_run_on_labels_of_graphs_is_counted():
     graphs = rings()
     found = graphbraid.estimate(model_of(graphs), graphs, task="graph", **QUICK)
     of, sizes = needs(found), "384 nodes, 384 edges"
@@ -79,7 +79,7 @@ def test_a_run_on_labels_of_graphs_is_counted() -> None:
 
 
 @pytest.mark.slow
-def test_the_step_of_many_graphs_takes_what_was_estimated() -> None:
+def test_the_step_of_many_graphs_takes_what_was_estimated():
     from graphbraid.estimates.machine import allocation_of
     from graphbraid.estimates.trial import Trial
     from graphbraid.train import TrainConfig

@@ -63,12 +63,12 @@ def assert_equal_to_pyg(model: nn.Module, x: Any, edges: Any, **tolerance: float
 
 
 @pytest.mark.parametrize(("heads", "width"), [(1, 8), (4, 8), (2, 6)])
-def test_outputs_and_gradients_equal_pyg(heads: int, width: int, fused: list[Any]) -> None:
+def test_outputs_and_gradients_equal_pyg(heads, width, fused):
     assert_equal_to_pyg(layer(heads, width), X, EDGES, rtol=1e-4, atol=1e-5)
     assert len(fused) == 3
 
 
-def test_in_double_precision_they_are_equal_to_its_rounding(fused: list[Any]) -> None:
+def test_in_double_precision_they_are_equal_to_its_rounding(fused):
     model = layer().double()
     x = {name: rows.double() for name, rows in X.items()}
     own = vars(model)
@@ -79,7 +79,7 @@ def test_in_double_precision_they_are_equal_to_its_rounding(fused: list[Any]) ->
     assert len(fused) == 3
 
 
-def test_types_that_get_nothing_and_relations_that_are_missing(fused: list[Any]) -> None:
+def test_types_that_get_nothing_and_relations_that_are_missing(fused):
     graph = untidy()  # its type d is only a source
     model = layer(graph=graph)
     x = {name: graph.nodes_of(name).x for name in graph.node_types}
@@ -89,7 +89,7 @@ def test_types_that_get_nothing_and_relations_that_are_missing(fused: list[Any])
     assert len(fused) == 6
 
 
-def test_relations_are_joined_once_and_anew_if_an_edge_list_changes(fused: list[Any]) -> None:
+def test_relations_are_joined_once_and_anew_if_an_edge_list_changes(fused):
     model, edges = layer(), {one: ends.clone() for one, ends in EDGES.items()}
     with fused_layers(model):
         model(X, edges)
@@ -103,7 +103,7 @@ def test_relations_are_joined_once_and_anew_if_an_edge_list_changes(fused: list[
     assert len({id(csc) for csc in fused}) == 5
 
 
-def test_an_id_out_of_range_is_refused() -> None:
+def test_an_id_out_of_range_is_refused():
     model = layer()
     with (
         fused_layers(model),
@@ -112,7 +112,7 @@ def test_an_id_out_of_range_is_refused() -> None:
         model(X, EDGES | {("b", "again", "c"): torch.tensor([[0], [10**6]])})
 
 
-def test_other_calls_run_as_they_are_written(fused: list[Any]) -> None:
+def test_other_calls_run_as_they_are_written(fused):
     model = layer()
     turned = dict(reversed(EDGES.items()))
     with fused_layers(model):
@@ -152,7 +152,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_layers_that_are_anything_else_run_as_they_are_written(name: str, fused: list[Any]) -> None:
+def test_layers_that_are_anything_else_run_as_they_are_written(name, fused):
     make, reason = REFUSED[name]
     model = make()
     with pytest.raises(NotLoweredError, match=reason):
@@ -162,7 +162,7 @@ def test_layers_that_are_anything_else_run_as_they_are_written(name: str, fused:
     assert not fused
 
 
-def test_the_model_is_left_as_it_was_found_even_by_an_error() -> None:
+def test_the_model_is_left_as_it_was_found_even_by_an_error():
     model = layer()
     before = dict(vars(model))
     with pytest.raises(ValueError, match="non-empty"), fused_layers(model):

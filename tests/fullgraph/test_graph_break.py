@@ -79,7 +79,7 @@ def _lowered(program: Program, graph: Graph) -> Lowered:
 
 
 @pytest.mark.parametrize("couples", [True, False])
-def test_a_break_gives_the_outputs_and_gradients_of_its_calls(couples: bool) -> None:
+def test_a_break_gives_the_outputs_and_gradients_of_its_calls(couples):
     model, graph = _Net(), _graph()
     lowered = _lowered(_with_break(model, *_gate(model), couples=couples), graph)
     assert lowered.num_rows(1) == (50 if couples else 15)  # what couples rows forbids pruning before it
@@ -93,7 +93,7 @@ def test_a_break_gives_the_outputs_and_gradients_of_its_calls(couples: bool) -> 
         torch.testing.assert_close(found, wanted)
 
 
-def test_a_repeated_forward_pass_draws_the_same_numbers() -> None:
+def test_a_repeated_forward_pass_draws_the_same_numbers():
     """A backward pass of an earlier call repeats its forward pass, and must meet the same dropout."""
     model, graph = _Net(), _graph()
     drop = WrittenCall(target=F.dropout, args=(FromInput(0), 0.5), kwargs={}, name="dropout")
@@ -108,7 +108,7 @@ def test_a_repeated_forward_pass_draws_the_same_numbers() -> None:
     assert torch.equal(torch.get_rng_state(), state)  # repeating the pass drew nothing further
 
 
-def test_a_parameter_that_no_call_uses_gets_no_gradient() -> None:
+def test_a_parameter_that_no_call_uses_gets_no_gradient():
     model, graph = _Net(), _graph()
     layer = nn.Bilinear(8, 8, 8)
     only = WrittenCall(target=lambda x, _: x * 2, args=(FromInput(0), layer.bias), kwargs={}, name="twice")
@@ -118,7 +118,7 @@ def test_a_parameter_that_no_call_uses_gets_no_gradient() -> None:
     assert model.first.lin.weight.grad is not None
 
 
-def test_a_break_reads_the_graph_that_it_is_given() -> None:
+def test_a_break_reads_the_graph_that_it_is_given():
     model, graph = _Net(), _graph()
     conv = pyg_nn.SGConv(8, 8)
     call = WrittenCall(target=conv, args=(FromInput(0), FromGraph("edges")), kwargs={}, name="conv")

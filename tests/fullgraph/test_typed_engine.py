@@ -111,7 +111,7 @@ def assert_alike(
     ],
 )
 @pytest.mark.parametrize("nodes", ["train", "all"])
-def test_the_engine_equals_the_model_as_it_is_written(options: dict[str, Any], nodes: str) -> None:
+def test_the_engine_equals_the_model_as_it_is_written(options, nodes):
     graph = small()
     model = model_of(graph, **options)
     ids = graph.nodes_of("a").split("train") if nodes == "train" else torch.arange(14).flip(0)
@@ -122,7 +122,7 @@ def test_the_engine_equals_the_model_as_it_is_written(options: dict[str, Any], n
 
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("node_type", ["b", "c"])
-def test_outputs_of_any_type(node_type: str, sparse: bool) -> None:
+def test_outputs_of_any_type(node_type, sparse):
     graph = small(sparse=sparse)
     model = model_of(graph, node_type=node_type)
     ids = torch.tensor([3, 0])
@@ -133,7 +133,7 @@ def test_outputs_of_any_type(node_type: str, sparse: bool) -> None:
 
 
 @pytest.mark.parametrize("without", sorted(ALL))
-def test_each_pass_can_be_left_out(without: str) -> None:
+def test_each_pass_can_be_left_out(without):
     graph = small()
     model, ids = model_of(graph, num_layers=2), graph.nodes_of("a").split("train")
     engine = graphbraid.compile(model, graph, passes=ALL - {without})
@@ -152,16 +152,7 @@ def test_each_pass_can_be_left_out(without: str) -> None:
     sparse=st.booleans(),
     passes=st.sets(st.sampled_from(sorted(ALL))),
 )
-def test_any_model_on_any_graph(
-    seed: int,
-    hidden: int,
-    num_layers: int,
-    bases: int | None,
-    aggr: str,
-    node_type: str,
-    sparse: bool,
-    passes: set[str],
-) -> None:
+def test_any_model_on_any_graph(seed, hidden, num_layers, bases, aggr, node_type, sparse, passes):
     graph = small(seed, sparse=sparse)
     model = model_of(
         graph, seed, hidden=hidden, num_layers=num_layers, num_bases=bases, aggr=aggr, node_type=node_type
@@ -174,7 +165,7 @@ def test_any_model_on_any_graph(
     assert_alike(model, graph, engine, nodes, steps=2)
 
 
-def test_pruned_levels_hold_only_what_the_loss_depends_on() -> None:
+def test_pruned_levels_hold_only_what_the_loss_depends_on():
     graph = bibliography()
     model, nodes = model_of(graph), torch.tensor([7])
     lowered = lower(model, graph, nodes)
@@ -189,7 +180,7 @@ def test_pruned_levels_hold_only_what_the_loss_depends_on() -> None:
     assert_alike(model, graph, engine, nodes, steps=1)
 
 
-def test_what_explain_says_names_relations() -> None:
+def test_what_explain_says_names_relations():
     graph = bibliography()
     engine = graphbraid.compile(model_of(graph, hidden=16), graph)
     said = engine.explain(measure=True)
@@ -202,7 +193,7 @@ def test_what_explain_says_names_relations() -> None:
     assert any("mean over author writes paper" in one.what for one in floor.operations)
 
 
-def test_dropout_has_new_masks_in_training_and_none_in_evaluation() -> None:
+def test_dropout_has_new_masks_in_training_and_none_in_evaluation():
     graph = bibliography()
     model = model_of(graph, dropout=0.5)
     engine = graphbraid.compile(model, graph)
@@ -213,7 +204,7 @@ def test_dropout_has_new_masks_in_training_and_none_in_evaluation() -> None:
     torch.testing.assert_close(engine.predict(), Plain(model, graph)().detach(), **CLOSE)
 
 
-def test_features_written_to_are_noticed() -> None:
+def test_features_written_to_are_noticed():
     graph = bibliography()
     model, train = model_of(graph), graph.nodes_of("paper").split("train")
     engine = graphbraid.compile(model, graph)
@@ -226,7 +217,7 @@ def test_features_written_to_are_noticed() -> None:
     torch.testing.assert_close(after, Plain(model, graph)()[train].detach(), **CLOSE)
 
 
-def test_a_second_backward_pass_gives_the_same_gradients() -> None:
+def test_a_second_backward_pass_gives_the_same_gradients():
     graph = small()
     model = model_of(graph, num_bases=2)
     out = graphbraid.compile(model, graph)()
@@ -240,7 +231,7 @@ def test_a_second_backward_pass_gives_the_same_gradients() -> None:
         assert torch.equal(first, second)
 
 
-def test_bytes_are_counted_before_anything_is_allocated() -> None:
+def test_bytes_are_counted_before_anything_is_allocated():
     graph = bibliography()
     model = model_of(graph, hidden=16)
     engine = graphbraid.compile(model, graph, nodes=torch.arange(PAPERS))
@@ -266,7 +257,7 @@ class OfTypes(nn.Module):
         return {"paper": self.paper(x_dict["paper"]).index_add(0, dst, rows)}
 
 
-def test_any_other_model_runs_as_it_is_written_and_says_why() -> None:
+def test_any_other_model_runs_as_it_is_written_and_says_why():
     graph = bibliography()
     model = OfTypes(graph)
     engine = graphbraid.compile(model, graph)
@@ -295,7 +286,7 @@ class Changed(RGCN):
         (lambda model: setattr(model.inputs[2], "max_norm", 1.0), "max_norm"),
     ],
 )
-def test_a_model_that_changes_is_left_alone(change: Any, reason: str) -> None:
+def test_a_model_that_changes_is_left_alone(change, reason):
     graph = bibliography()
     model = model_of(graph)
     engine = graphbraid.compile(model, graph, node_type="paper")
@@ -305,7 +296,7 @@ def test_a_model_that_changes_is_left_alone(change: Any, reason: str) -> None:
     assert reason in str(engine.why)
 
 
-def test_a_graph_that_does_not_fit_the_model_is_refused_by_the_model() -> None:
+def test_a_graph_that_does_not_fit_the_model_is_refused_by_the_model():
     graph = bibliography()
     model = model_of(graph)
     other = Graph.from_relations(
@@ -317,7 +308,7 @@ def test_a_graph_that_does_not_fit_the_model_is_refused_by_the_model() -> None:
         engine()
 
 
-def test_node_type_says_whose_outputs_are_wanted() -> None:
+def test_node_type_says_whose_outputs_are_wanted():
     graph = bibliography()
     model = model_of(graph)
     model.node_type = None  # outputs of all types
@@ -334,7 +325,7 @@ def test_node_type_says_whose_outputs_are_wanted() -> None:
         graphbraid.compile(graphbraid.nn.GCN(3, 4, 2), plain, node_type="paper")
 
 
-def test_hetero_data_run_as_a_graph_with_types_does_and_changes_of_them_are_noticed() -> None:
+def test_hetero_data_run_as_a_graph_with_types_does_and_changes_of_them_are_noticed():
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     graph = bibliography()
     model, train = model_of(graph), graph.nodes_of("paper").split("train")
@@ -351,7 +342,7 @@ def test_hetero_data_run_as_a_graph_with_types_does_and_changes_of_them_are_noti
     assert theirs.predict().shape == (PAPERS, 3)
 
 
-def test_the_engine_runs_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_runs_on_a_device(monkeypatch):
     """The fake device is made of the host, and records only what the twins run."""
     monkeypatch.setattr(native, "kernels", lambda: None)
     graph = small()
@@ -362,7 +353,7 @@ def test_the_engine_runs_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "recorded" in engine.explain()
 
 
-def test_edge_types_that_a_layer_does_not_have_are_refused() -> None:
+def test_edge_types_that_a_layer_does_not_have_are_refused():
     pyg = pytest.importorskip("torch_geometric", reason=NO_PYG)
     from torch_geometric.nn import RGCNConv
 

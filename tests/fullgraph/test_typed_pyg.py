@@ -57,14 +57,14 @@ def compiled(model: nn.Module, graph: Graph, nodes: Tensor = TRAIN, **options: A
 
 @pytest.mark.parametrize("nodes", every(2, ["some", "all"]))
 @pytest.mark.parametrize("name", every(3, [*HETERO, *TRANSFORMED]))
-def test_the_engine_equals_pyg(name: str, nodes: str) -> None:
+def test_the_engine_equals_pyg(name, nodes):
     graph = untidy(only_sources=name in HETERO)
     model = ready((HETERO | TRANSFORMED)[name], graph)
     ids = TRAIN if nodes == "some" else torch.arange(COUNTS["a"]).flip(0)
     assert_alike(model, graph, compiled(model, graph, ids), ids, steps=2, plain=Twin(model, graph))
 
 
-def test_outputs_of_another_type_side_by_side() -> None:
+def test_outputs_of_another_type_side_by_side():
     graph = untidy()
     model, ids = ready(hetero(of(pyg.GraphConv), "cat"), graph), torch.tensor([8, 1])
     twin = Twin(model, graph, "b")
@@ -73,7 +73,7 @@ def test_outputs_of_another_type_side_by_side() -> None:
 
 
 @pytest.mark.parametrize("without", every(3, sorted(ALL)))
-def test_each_pass_can_be_left_out(without: str) -> None:
+def test_each_pass_can_be_left_out(without):
     graph = untidy(1)
     model = ready(HETERO["mixed, mean"], graph)
     engine = compiled(model, graph, passes=ALL - {without})
@@ -92,7 +92,7 @@ KINDS = {
 @pytest.mark.slow
 @settings(max_examples=examples(20))
 @given(data=st.data())
-def test_any_model_on_any_graph(data: st.DataObject) -> None:
+def test_any_model_on_any_graph(data):
     graph = untidy(data.draw(st.integers(0, 99)))
     kinds = {one: data.draw(st.sampled_from(sorted(KINDS))) for one in graph.edge_types}
     width, layers = data.draw(st.sampled_from([1, 5, 16])), data.draw(st.integers(1, 3))
@@ -109,7 +109,7 @@ def test_any_model_on_any_graph(data: st.DataObject) -> None:
     assert_alike(model, graph, engine, ids, steps=2, plain=Twin(model, graph, node_type))
 
 
-def test_features_are_aggregated_once_and_only_what_is_needed_is_computed() -> None:
+def test_features_are_aggregated_once_and_only_what_is_needed_is_computed():
     graph = untidy()
     model = ready(HETERO["SAGEConv"], graph)
     lowered = lower(model, graph, TRAIN[:1], node_type="a")
@@ -119,7 +119,7 @@ def test_features_are_aggregated_once_and_only_what_is_needed_is_computed() -> N
     assert [lowered.num_rows(2, part) for part in range(4)] == [1, 0, 0, 0]
 
 
-def test_dropout_of_attention_has_new_masks_and_none_in_evaluation() -> None:
+def test_dropout_of_attention_has_new_masks_and_none_in_evaluation():
     graph = untidy()
     model = ready(hetero(of(pyg.GATConv, dropout=0.5, add_self_loops=False)), graph)
     engine = compiled(model, graph)
@@ -130,7 +130,7 @@ def test_dropout_of_attention_has_new_masks_and_none_in_evaluation() -> None:
 
 
 @pytest.mark.slow
-def test_the_engine_runs_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engine_runs_on_a_device(monkeypatch):
     """The fake device is made of the host, and records only what the twins run."""
     monkeypatch.setattr(native, "kernels", lambda: None)
     graph = untidy()
@@ -153,7 +153,7 @@ class WithRows(nn.Module):
         return self.conv(x_dict | {"d": self.rows(n_id_dict["d"])}, edge_index_dict)
 
 
-def test_learned_rows_of_a_type_without_features() -> None:
+def test_learned_rows_of_a_type_without_features():
     whole = untidy()
     x = {name: whole.nodes_of(name).x for name in "ab"}
     edges = {one: ends for one, ends in whole.to_edge_indices().items() if "c" not in one}
@@ -172,7 +172,7 @@ def test_learned_rows_of_a_type_without_features() -> None:
 
 
 @pytest.mark.parametrize("name", LEFT_ALONE)
-def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> None:
+def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name):
     make, reason = LEFT_ALONE[name]
     graph = untidy()
     model = ready(make, graph)
@@ -186,7 +186,7 @@ def test_what_is_left_alone_runs_as_it_is_written_and_says_why(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["SAGEConv", "HGTConv", "a subclass"])
-def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alone(name: str) -> None:
+def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alone(name):
     graph = untidy(only_sources=False)
     lowered = HETERO | TRANSFORMED
     model = ready(lowered[name] if name in lowered else LEFT_ALONE[name][0], graph)
@@ -203,7 +203,7 @@ def test_edges_and_features_changed_later_are_followed_also_by_a_model_left_alon
 
 
 @pytest.mark.parametrize("frozen", ["rel", "lin", "first", "skip.a"])
-def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen: str) -> None:
+def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen):
     graph = untidy(only_sources=False)
     model = ready(TRANSFORMED["HGTConv"], graph)
     for name, parameter in model.named_parameters():
@@ -214,7 +214,7 @@ def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen: str) -> N
     assert estimated_bytes(model, graph, node_type="a") > 0
 
 
-def test_a_layer_within_a_type_is_refused_between_two() -> None:
+def test_a_layer_within_a_type_is_refused_between_two():
     graph = untidy()
 
     def forward(self: Any, x_dict: Any, edge_index_dict: Any) -> Any:
@@ -225,7 +225,7 @@ def test_a_layer_within_a_type_is_refused_between_two() -> None:
     assert "SAGEConv takes rows of 'a' for those of 'b'" in engine.explain()
 
 
-def test_a_changed_model_is_read_anew() -> None:
+def test_a_changed_model_is_read_anew():
     graph = untidy()
     model = ready(HETERO["SAGEConv"], graph)
     engine = compiled(model, graph)

@@ -271,7 +271,7 @@ KEYS = st.lists(st.integers(-3, 5), max_size=12)
 
 
 @given(KEYS, KEYS)
-def test_places_are_all_pairs_of_equal_keys(keys: list[int], wanted: list[int]) -> None:
+def test_places_are_all_pairs_of_equal_keys(keys, wanted):
     lookup = KeyLookup(torch.tensor(keys, dtype=torch.int64))
     row, place = lookup.places(torch.tensor(wanted, dtype=torch.int64))
     expected = [(i, j) for i, one in enumerate(wanted) for j, other in enumerate(keys) if one == other]

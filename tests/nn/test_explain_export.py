@@ -48,7 +48,7 @@ def in_onnxruntime(program: Any, path: Path, *sets: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_copy_is_exported_for_any_number_of_nodes_and_edges(name: str) -> None:
+def test_a_copy_is_exported_for_any_number_of_nodes_and_edges(name):
     model = copy_of(name)
     program = torch.export.export(model, given(40, 200), dynamic_shapes=({0: MANY}, {1: MANY}))
     for other in (given(23, 70), given(2, 0), given(90, 900)):
@@ -57,7 +57,7 @@ def test_a_copy_is_exported_for_any_number_of_nodes_and_edges(name: str) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
-def test_a_copy_runs_in_onnxruntime(name: str, tmp_path: Path) -> None:
+def test_a_copy_runs_in_onnxruntime(name, tmp_path):
     model = copy_of(name)
     program = torch.export.export(model, given(40, 200), dynamic_shapes=({0: MANY}, {1: MANY}))
     others = given(23, 70), given(2, 0)
@@ -77,7 +77,7 @@ def typed(num_nodes: int) -> tuple[dict[str, Tensor], dict[tuple[str, str, str],
 
 
 @pytest.mark.slow
-def test_a_copy_of_a_typed_model_is_exported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_copy_of_a_typed_model_is_exported(tmp_path, monkeypatch):
     monkeypatch.setattr(
         backend, "use_segment_matmul", False
     )  # else PyG's layer looks at the relations' sizes
@@ -92,7 +92,7 @@ def test_a_copy_of_a_typed_model_is_exported(tmp_path: Path, monkeypatch: pytest
 
 
 @pytest.mark.slow
-def test_a_models_own_layers_are_exported_for_torch_and_refused_for_onnx(tmp_path: Path) -> None:
+def test_a_models_own_layers_are_exported_for_torch_and_refused_for_onnx(tmp_path):
     model = nn.GCN(6, 16, 3, 2).eval()
     program = torch.export.export(model, given(40, 200), dynamic_shapes=({0: MANY}, {1: MANY}))
     torch.testing.assert_close(program.module()(*given(23, 70)), model(*given(23, 70)))
@@ -101,7 +101,7 @@ def test_a_models_own_layers_are_exported_for_torch_and_refused_for_onnx(tmp_pat
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_edge_masks_change_the_messages_of_compiled_models_as_of_pyg_s(name: str) -> None:
+def test_edge_masks_change_the_messages_of_compiled_models_as_of_pyg_s(name):
     model, (x, edges) = copy_of(name), given(40, 200)
     batches = graphbraid.compile(model)
     engine = graphbraid.compile(model, Data(x=x, edge_index=edges), nodes=range(40))
@@ -136,7 +136,7 @@ def explained(model: torch.nn.Module, make: Any, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
-def test_compiled_models_give_pyg_s_explanations(name: str) -> None:
+def test_compiled_models_give_pyg_s_explanations(name):
     torch.manual_seed(0)
     own = nn.MODELS[name](6, 16, 3, 2, dropout=0.0)
     model = own.to_pyg().eval()

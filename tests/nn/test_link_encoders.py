@@ -1,7 +1,5 @@
 """Encoders of nodes for links: equal to RGCNConv by bases, learned rows by id, clear refusals."""
 
-from typing import Any
-
 import pytest
 import torch
 from torch import Tensor, nn
@@ -32,7 +30,7 @@ def edges(count: int = 60) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("widths", [(7, 3), (3, 7), (1, 1)])
 @pytest.mark.parametrize("count", [60, 0])
-def test_sums_by_basis_are_those_of_the_layer_by_relation(widths: tuple[int, int], count: int) -> None:
+def test_sums_by_basis_are_those_of_the_layer_by_relation(widths, count):
     edge_index, edge_type = edges(count)
     torch.manual_seed(0)
     ours = BasisRGCNConv(*widths, RELATIONS, 2).double()
@@ -51,7 +49,7 @@ def test_sums_by_basis_are_those_of_the_layer_by_relation(widths: tuple[int, int
         torch.testing.assert_close(*grads, msg=lambda text, name=name: f"{name}: {text}")
 
 
-def test_rows_are_those_of_the_ids() -> None:
+def test_rows_are_those_of_the_ids():
     model = NodeEmbedding(NODES, 4)
     assert (model.num_layers, model.widest, model.takes_blocks) == (0, 4, False)
     assert not model.takes_typed_blocks
@@ -67,7 +65,7 @@ def test_rows_are_those_of_the_ids() -> None:
     assert torch.equal(dropped.eval()(None, None), dropped.rows)
 
 
-def test_a_stack_of_relational_layers() -> None:
+def test_a_stack_of_relational_layers():
     edge_index, edge_type = edges()
     model = RGCNEncoder(4, 8, 6, RELATIONS, 2, num_bases=3, dropout=0.5).eval()
     first, second = model.convs
@@ -78,7 +76,7 @@ def test_a_stack_of_relational_layers() -> None:
     torch.testing.assert_close(model(x, edge_index[:, shuffled], edge_type[shuffled]), expected)
 
 
-def test_blocks_give_the_rows_that_the_next_layer_reads() -> None:
+def test_blocks_give_the_rows_that_the_next_layer_reads():
     edge_index, edge_type = edges()
     model = RGCNEncoder(4, 8, 6, RELATIONS, 2, num_bases=3)
     csc, perm = coo_to_csc(edge_index[0], edge_index[1], NODES, NODES)
@@ -97,7 +95,7 @@ def test_blocks_give_the_rows_that_the_next_layer_reads() -> None:
         model(x[1:], csc, kinds)
 
 
-def test_a_model_of_links_scores_pairs_of_rows() -> None:
+def test_a_model_of_links_scores_pairs_of_rows():
     edge_index, edge_type = edges()
     encoder = NodeEmbedding(NODES, 4, RGCNEncoder(4, 4, 4, RELATIONS))
     model = LinkModel(encoder, DistMult(RELATIONS, 4))
@@ -119,7 +117,7 @@ class Difference(MLPPredictor):
         return super()._pairs(src - 2 * dst, torch.ones_like(dst), relation)
 
 
-def test_a_predictor_whose_directions_differ_ranks_no_sources_by_the_other() -> None:
+def test_a_predictor_whose_directions_differ_ranks_no_sources_by_the_other():
     rows = torch.randn(30, 4)
     predictor = Difference(4, 8, dropout=0.5)
     predictor.layers[0].eval()
@@ -148,7 +146,7 @@ def test_a_predictor_whose_directions_differ_ranks_no_sources_by_the_other() -> 
         (lambda: LinkModel(nn.Identity(), nn.Identity()), ConfigError, "predictor must be"),
     ],
 )
-def test_options_that_cannot_be_meant_are_named(make: Any, error: type[Exception], message: str) -> None:
+def test_options_that_cannot_be_meant_are_named(make, error, message):
     with pytest.raises(error, match=message):
         make()
 
@@ -166,7 +164,7 @@ def test_options_that_cannot_be_meant_are_named(make: Any, error: type[Exception
         ({"edge_type": torch.zeros(60)}, "edge_type must be integers; got torch.float32"),
     ],
 )
-def test_edges_that_do_not_fit_are_named(change: dict[str, Tensor], message: str) -> None:
+def test_edges_that_do_not_fit_are_named(change, message):
     edge_index, edge_type = edges()
     given = {"x": torch.ones(NODES, 4), "edge_index": edge_index, "edge_type": edge_type}
     with pytest.raises(DataError, match=message):

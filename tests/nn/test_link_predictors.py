@@ -35,9 +35,7 @@ def drawn(kind: str) -> tuple[Any, torch.Tensor, torch.Tensor | None]:
 
 @pytest.mark.parametrize("kind", list(PREDICTORS))
 @pytest.mark.parametrize("pairs_at_a_time", [1, 25, 1 << 16])
-def test_scores_with_all_are_those_of_the_pairs(
-    kind: str, pairs_at_a_time: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_with_all_are_those_of_the_pairs(kind, pairs_at_a_time, monkeypatch):
     monkeypatch.setattr(module, "_PAIRS", pairs_at_a_time)
     predictor, rows, relation = drawn(kind)
     found = predictor.with_all(rows, rows, relation)
@@ -72,7 +70,7 @@ def pyg_model(kind: str, norm: int = 1) -> tuple[Any, torch.Tensor, torch.Tensor
         (RotatE, {"margin": 2.5, "norm": 2}),
     ],
 )
-def test_scores_and_gradients_are_pyg_s(kind: Any, options: dict[str, Any]) -> None:
+def test_scores_and_gradients_are_pyg_s(kind, options):
     norm = options.get("norm", 1)
     theirs, rows, relations = pyg_model(kind.__name__, norm)
     ours = kind(RELATIONS, CHANNELS, **options).double()
@@ -92,7 +90,7 @@ def test_scores_and_gradients_are_pyg_s(kind: Any, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("kind", [name for name in PREDICTORS if name not in ("dot", "mlp")])
-def test_sources_are_asked_for_by_the_same_score_or_by_the_second_row(kind: str) -> None:
+def test_sources_are_asked_for_by_the_same_score_or_by_the_second_row(kind):
     predictor, rows, relation = drawn(kind)
     found = predictor.all_with(rows, rows, relation)
     for source in range(NUM_NODES):
@@ -108,7 +106,7 @@ def test_sources_are_asked_for_by_the_same_score_or_by_the_second_row(kind: str)
 
 
 @pytest.mark.parametrize("kind", [name for name in PREDICTORS if name != "dot"])
-def test_gradients_of_scores_with_all_are_those_of_the_pairs(kind: str) -> None:
+def test_gradients_of_scores_with_all_are_those_of_the_pairs(kind):
     predictor, rows, relation = drawn(kind)
     src = torch.arange(NUM_NODES).repeat_interleave(NUM_NODES)
     dst = torch.arange(NUM_NODES).repeat(NUM_NODES)
@@ -123,7 +121,7 @@ def test_gradients_of_scores_with_all_are_those_of_the_pairs(kind: str) -> None:
         torch.testing.assert_close(mine, other)
 
 
-def test_rotate_sums_moduli_as_its_paper_does() -> None:
+def test_rotate_sums_moduli_as_its_paper_does():
     torch.manual_seed(0)
     predictor = RotatE(RELATIONS, CHANNELS, margin=3.0).double()
     source, destination = torch.randn(2, 20, CHANNELS, dtype=torch.float64)
@@ -134,7 +132,7 @@ def test_rotate_sums_moduli_as_its_paper_does() -> None:
     torch.testing.assert_close(predictor(source, destination, relation), expected)
 
 
-def test_a_distance_of_zero_has_no_gradient() -> None:
+def test_a_distance_of_zero_has_no_gradient():
     predictor = RotatE(1, 4).double()
     torch.nn.init.zeros_(predictor.relations)
     rows = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
@@ -146,7 +144,7 @@ def test_a_distance_of_zero_has_no_gradient() -> None:
         assert torch.autograd.grad(scores.sum(), rows)[0].abs().max() == 0
 
 
-def test_cubes_are_those_of_moduli() -> None:
+def test_cubes_are_those_of_moduli():
     torch.manual_seed(0)
     rows = torch.randn(5, CHANNELS, dtype=torch.float64)
     torch.testing.assert_close(DistMult(1, CHANNELS).cubes(rows), (rows.abs() ** 3).sum(1))
@@ -158,12 +156,12 @@ def test_cubes_are_those_of_moduli() -> None:
     assert torch.autograd.grad(ComplEx(1, CHANNELS).cubes(zero).sum(), zero)[0].abs().max() == 0
 
 
-def test_the_dot_product_is_the_sum_of_products() -> None:
+def test_the_dot_product_is_the_sum_of_products():
     src, dst = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[5.0, 6.0], [7.0, -8.0]])
     assert DotProduct()(src, dst).tolist() == [17.0, -11.0]
 
 
-def test_a_predictor_learns_links_and_ranks_them_first() -> None:
+def test_a_predictor_learns_links_and_ranks_them_first():
     """Each node of a ring is linked to the next; the rows of both ends are learned."""
     torch.manual_seed(0)
     rows = torch.nn.Embedding(2 * NUM_NODES, 16)
@@ -182,7 +180,7 @@ def test_a_predictor_learns_links_and_ranks_them_first() -> None:
 
 
 @pytest.mark.parametrize("kind", list(PREDICTORS))
-def test_what_does_not_fit_is_named(kind: str) -> None:
+def test_what_does_not_fit_is_named(kind):
     predictor, rows, relation = drawn(kind)
     with pytest.raises(DataError, match="dst must have the shape of src"):
         predictor(rows, rows[1:], relation)
@@ -205,7 +203,7 @@ def test_what_does_not_fit_is_named(kind: str) -> None:
             predictor(rows[:, 1:], rows[:, 1:], relation)
 
 
-def test_wrong_sizes_are_refused() -> None:
+def test_wrong_sizes_are_refused():
     with pytest.raises(ConfigError, match="num_relations"):
         DistMult(0, 3)
     with pytest.raises(ConfigError, match="channels must be even for ComplEx"):

@@ -47,7 +47,7 @@ def gradients(model: torch.nn.Module, out: Tensor, *inputs: Tensor) -> list[Tens
         {"num_bases": 3, "aggr": "sum", "root_weight": False},
     ],
 )
-def test_the_layer_equals_pyg_s(widths: tuple[int, int], options: dict[str, Any]) -> None:
+def test_the_layer_equals_pyg_s(widths, options):
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     torch.manual_seed(0)
     theirs = pyg.RGCNConv(*widths, NUM_RELATIONS, **options).double()
@@ -61,7 +61,7 @@ def test_the_layer_equals_pyg_s(widths: tuple[int, int], options: dict[str, Any]
         torch.testing.assert_close(a, b, atol=1e-12, rtol=1e-10)
 
 
-def test_the_same_seed_draws_pyg_s_weights() -> None:
+def test_the_same_seed_draws_pyg_s_weights():
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     layers = []
     for kind in (pyg.RGCNConv, RGCNConv):
@@ -72,7 +72,7 @@ def test_the_same_seed_draws_pyg_s_weights() -> None:
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_gradients_of_both_orders_are_those_of_finite_differences(own: bool) -> None:
+def test_gradients_of_both_orders_are_those_of_finite_differences(own):
     """Two types; one source feeds two relations into one type, and one type has no relation into it."""
     draw = torch.Generator().manual_seed(0)
 
@@ -115,7 +115,7 @@ def homogeneous(graph: Any, xs: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tens
 
 
 @pytest.mark.parametrize("num_layers", [1, 2])
-def test_a_model_over_types_equals_pyg_s_layers_over_all_nodes(num_layers: int) -> None:
+def test_a_model_over_types_equals_pyg_s_layers_over_all_nodes(num_layers):
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
     graph = bibliography()
     torch.manual_seed(0)
@@ -149,9 +149,7 @@ def test_a_model_over_types_equals_pyg_s_layers_over_all_nodes(num_layers: int) 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("node_type", ["paper", "venue", None])
-def test_blocks_of_all_neighbours_give_the_rows_of_the_whole_graph(
-    layout: str, node_type: str | None
-) -> None:
+def test_blocks_of_all_neighbours_give_the_rows_of_the_whole_graph(layout, node_type):
     graph = bibliography()
     torch.manual_seed(0)
     model = RGCN.of(graph, 8, 3, node_type="paper").eval()
@@ -172,7 +170,7 @@ def test_blocks_of_all_neighbours_give_the_rows_of_the_whole_graph(
     torch.testing.assert_close(found[:3], whole[seeds], atol=1e-5, rtol=1e-5)
 
 
-def test_sparse_features_give_what_dense_ones_give() -> None:
+def test_sparse_features_give_what_dense_ones_give():
     graph = bibliography()
     torch.manual_seed(0)
     model = RGCN.of(graph, 8).eval()
@@ -182,7 +180,7 @@ def test_sparse_features_give_what_dense_ones_give() -> None:
     torch.testing.assert_close(model(sparse, relations), model(dense, relations), atol=1e-5, rtol=1e-5)
 
 
-def test_adjacencies_are_made_once_and_forgotten_with_their_tensors() -> None:
+def test_adjacencies_are_made_once_and_forgotten_with_their_tensors():
     conv, x = RGCNConv(3, 3, NUM_RELATIONS), torch.randn(NUM_NODES, 3)
     edge_index, edge_type = edges()
     first = conv(x, edge_index, edge_type)
@@ -198,7 +196,7 @@ def test_adjacencies_are_made_once_and_forgotten_with_their_tensors() -> None:
     assert array() is None
 
 
-def test_wrong_arguments_are_named() -> None:
+def test_wrong_arguments_are_named():
     graph = bibliography()
     edge_index, edge_type = edges()
     conv, x = RGCNConv(3, 4, NUM_RELATIONS), torch.randn(NUM_NODES, 3)

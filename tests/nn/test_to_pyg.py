@@ -95,7 +95,7 @@ OPTIONS: list[tuple[str, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("name", "options"), OPTIONS)
-def test_models_of_one_type_equal_their_copies(name: str, options: dict[str, Any]) -> None:
+def test_models_of_one_type_equal_their_copies(name, options):
     torch.manual_seed(0)
     model = nn.MODELS[name](6, 16, 3, **{"num_layers": 3, "dropout": 0.0} | options).double()
     made = model.to_pyg()
@@ -110,7 +110,7 @@ def test_models_of_one_type_equal_their_copies(name: str, options: dict[str, Any
         compare(model, made, x, edges(), weight)
 
 
-def test_a_copy_has_its_own_weights_and_the_models_dropout_dtype_and_modes() -> None:
+def test_a_copy_has_its_own_weights_and_the_models_dropout_dtype_and_modes():
     torch.manual_seed(0)
     model = nn.GraphSAGE(6, 16, 3, 3, norm="batch", dropout=0.4, input_dropout=0.3)
     model.convs[0].lin_l.weight.requires_grad_(False)
@@ -138,7 +138,7 @@ def test_a_copy_has_its_own_weights_and_the_models_dropout_dtype_and_modes() -> 
     assert not any(type(m).__module__.startswith("graphbraid") for m in made.modules())
 
 
-def test_input_dropout_stands_before_the_first_layer_of_any_call() -> None:
+def test_input_dropout_stands_before_the_first_layer_of_any_call():
     for name in nn.MODELS:
         model = nn.MODELS[name](6, 16, 3, 2, dropout=0.0, input_dropout=0.5).double()
         made = model.to_pyg().eval()
@@ -156,7 +156,7 @@ RELATIONS = [("author", "writes", "paper"), ("paper", "cites", "paper"), ("paper
 
 @pytest.mark.parametrize("node_type", ["paper", None])
 @pytest.mark.parametrize("options", [{}, {"num_bases": 2, "aggr": "sum"}, {"act": "gelu", "num_layers": 1}])
-def test_typed_models_equal_their_copies(node_type: str | None, options: dict[str, Any]) -> None:
+def test_typed_models_equal_their_copies(node_type, options):
     counts = {"paper": 40, "author": 30, "venue": 4}
     torch.manual_seed(0)
     model = nn.RGCN(
@@ -180,7 +180,7 @@ def test_typed_models_equal_their_copies(node_type: str | None, options: dict[st
     torch.testing.assert_close(model.to_pyg()(x, given, ids), model(x, given, ids), rtol=1e-10, atol=1e-10)
 
 
-def test_encoders_of_relations_and_link_models_equal_their_copies() -> None:
+def test_encoders_of_relations_and_link_models_equal_their_copies():
     graph = relations()
     count = len(graph.edge_types)
     torch.manual_seed(0)
@@ -197,7 +197,7 @@ def test_encoders_of_relations_and_link_models_equal_their_copies() -> None:
     compare(alone, alone.to_pyg(), None, edges(), pairs, torch.tensor([0, 1, 2]))
 
 
-def test_models_of_edges_and_of_graphs_equal_their_copies() -> None:
+def test_models_of_edges_and_of_graphs_equal_their_copies():
     torch.manual_seed(0)
     x, pairs = features(NUM_NODES, 6), torch.tensor([[0, 5, 7], [3, 5, 1]])
     decoder = nn.EdgeDecoder(8, 2, edge_channels=1)
@@ -270,12 +270,12 @@ def normed() -> torch.nn.Module:
         (nn.PooledModel(Scaled(6, 8, 3)), "Scaled"),
     ],
 )
-def test_what_has_no_equal_copy_is_refused(model: Any, why: str) -> None:
+def test_what_has_no_equal_copy_is_refused(model, why):
     with pytest.raises(ConfigError, match=why):
         model.to_pyg()
 
 
-def test_a_trained_copy_predicts_what_the_trainer_predicts() -> None:
+def test_a_trained_copy_predicts_what_the_trainer_predicts():
     import graphbraid
 
     graph = Graph.from_edge_index(
@@ -293,7 +293,7 @@ def test_a_trained_copy_predicts_what_the_trainer_predicts() -> None:
 
 
 @pytest.mark.parametrize("where", ["model", "layer", "weight"])
-def test_hooks_of_gradients_are_not_lost(where: str) -> None:
+def test_hooks_of_gradients_are_not_lost(where):
     model = nn.GCN(4, 8, 3)
     if where == "weight":
         model.convs[1].lin.weight.register_hook(lambda grad: 2 * grad)

@@ -397,7 +397,7 @@ def node_by_node(csc: Csc, query: Tensor, key: Tensor, value: Tensor, heads: int
 
 @pytest.mark.parametrize(("heads", "channels"), [(1, 5), (3, 4), (2, 1)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_equals_attention_node_by_node(heads: int, channels: int, dtype: torch.dtype) -> None:
+def test_equals_attention_node_by_node(heads, channels, dtype):
     csc, given = some_edges(), rows(heads, channels, dtype)
     out, expected = dot_attention(csc, *given, heads), node_by_node(csc, *given, heads)
     torch.testing.assert_close(out, expected)
@@ -406,16 +406,14 @@ def test_equals_attention_node_by_node(heads: int, channels: int, dtype: torch.d
     torch.testing.assert_close(found, torch.autograd.grad(expected, given, to), rtol=1e-5, atol=1e-5)
 
 
-def test_gradients_are_those_of_differences() -> None:
+def test_gradients_are_those_of_differences():
     csc = some_edges()
     assert torch.autograd.gradcheck(lambda *given: dot_attention(csc, *given, 2), rows(2, 3))
 
 
 @pytest.mark.parametrize(("heads", "channels"), [(1, 5), (4, 16), (3, 4), (17, 2)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_numbers_that_backward_keeps_of_edges_change_no_bit(
-    monkeypatch: pytest.MonkeyPatch, heads: int, channels: int, dtype: torch.dtype
-) -> None:
+def test_numbers_that_backward_keeps_of_edges_change_no_bit(monkeypatch, heads, channels, dtype):
     given, found = rows(heads, channels, dtype), []
     for most_bytes in (1 << 20, 0):
         monkeypatch.setattr(message_kernel, "_KEPT_BYTES", most_bytes)
@@ -426,9 +424,7 @@ def test_numbers_that_backward_keeps_of_edges_change_no_bit(
 
 
 @pytest.mark.parametrize("is_shared", [False, True])
-def test_a_message_gives_gradients_of_keys_that_are_the_values_and_of_rows_that_no_edge_reads(
-    is_shared: bool,
-) -> None:
+def test_a_message_gives_gradients_of_keys_that_are_the_values_and_of_rows_that_no_edge_reads(is_shared):
     csc, (query, key, value) = some_edges(), rows(2, 3, torch.float32)
     more = torch.cat((query.detach(), torch.ones(2, 6))).requires_grad_()
     source = MessageStep(MessageOp.SOURCE, 0 if is_shared else 1)
@@ -445,21 +441,21 @@ def test_a_message_gives_gradients_of_keys_that_are_the_values_and_of_rows_that_
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_without_edges_there_are_zeros_and_no_gradients() -> None:
+def test_without_edges_there_are_zeros_and_no_gradients():
     given = rows(2, 3)
     out = dot_attention(some_edges(0), *given, 2)
     assert not out.any()
     assert not any(grad.any() for grad in torch.autograd.grad(out.sum(), given))
 
 
-def test_large_products_do_not_overflow() -> None:
+def test_large_products_do_not_overflow():
     csc, (query, key, value) = some_edges(), rows(2, 3, torch.float32)
     out = dot_attention(csc, query * 100, key * 100, value, 2)
     assert out.isfinite().all()
     torch.testing.assert_close(out, node_by_node(csc, query * 100, key * 100, value, 2))
 
 
-def test_a_gradient_is_found_only_for_what_needs_one() -> None:
+def test_a_gradient_is_found_only_for_what_needs_one():
     csc, (query, key, value) = some_edges(), rows(2, 3)
     out = dot_attention(csc, query.detach(), key.detach(), value, 2)
     out.sum().backward()
@@ -479,9 +475,7 @@ def test_a_gradient_is_found_only_for_what_needs_one() -> None:
         ({"query": torch.zeros(7, 6).half()}, DataError, "query is torch.float16 on cpu"),
     ],
 )
-def test_what_does_not_fit_is_refused(
-    change: dict[str, object], error: type[Exception], message: str
-) -> None:
+def test_what_does_not_fit_is_refused(change, error, message):
     names = ("query", "key", "value")
     given = dict(zip(names, (part.detach() for part in rows(2, 3, torch.float32)), strict=True))
     whole = {"csc": some_edges(), "heads": 2} | given | change

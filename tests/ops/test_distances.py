@@ -29,14 +29,7 @@ def both_ways(kernels: Any, kind: int, query: Tensor, rows: Tensor, grad: Tensor
     ("num_queries", "num_rows", "width"),
     [(1, 1, 1), (5, 3, 2), (7, 70, 16), (4, 129, 17), (9, 64, 33), (6, 600, 64), (17, 65, 257)],
 )
-def test_kernels_equal_twins(
-    compiled: Any,
-    num_queries: int,
-    num_rows: int,
-    width: int,
-    dtype: torch.dtype,
-    kind: str,
-) -> None:
+def test_kernels_equal_twins(compiled, num_queries, num_rows, width, dtype, kind):
     code, columns = DISTANCES.index(kind), 2 * width
     query, rows = values(num_queries, columns, dtype=dtype), values(num_rows, columns, dtype=dtype, seed=2)
     rows[0] = query[0]  # a distance of 0
@@ -48,7 +41,7 @@ def test_kernels_equal_twins(
 
 
 @KINDS
-def test_rows_may_stand_apart_and_be_none(compiled: Any, kind: str) -> None:
+def test_rows_may_stand_apart_and_be_none(compiled, kind):
     code = DISTANCES.index(kind)
     wide, other, grad = values(5, 21), values(4, 19), values(5, 4)
     found = both_ways(compiled, code, wide[:, 3:17], other[:, 1:15], grad)
@@ -61,7 +54,7 @@ def test_rows_may_stand_apart_and_be_none(compiled: Any, kind: str) -> None:
 
 
 @KINDS
-def test_what_is_not_finite_stays_so(compiled: Any, kind: str) -> None:
+def test_what_is_not_finite_stays_so(compiled, kind):
     query, rows = values(2, 8), values(3, 8)
     query[1, 5] = torch.nan
     out, of_query, _ = both_ways(compiled, DISTANCES.index(kind), query, rows, torch.ones(2, 3))
@@ -71,13 +64,13 @@ def test_what_is_not_finite_stays_so(compiled: Any, kind: str) -> None:
 
 
 @KINDS
-def test_gradcheck(kind: Any) -> None:
+def test_gradcheck(kind):
     query, rows = (values(n, 6, dtype=torch.float64, seed=n, grad=True) for n in (3, 4))
     assert torch.autograd.gradcheck(lambda a, b: distances(a, b, kind), (query, rows))
 
 
 @KINDS
-def test_bits_do_not_depend_on_the_number_of_threads(kind: Any) -> None:
+def test_bits_do_not_depend_on_the_number_of_threads(kind):
     query, rows = values(200, 74, grad=True), values(1000, 74, seed=2, grad=True)
 
     def run() -> list[Tensor]:
@@ -87,7 +80,7 @@ def test_bits_do_not_depend_on_the_number_of_threads(kind: Any) -> None:
     assert_same_bits_with_any_threads(run)
 
 
-def test_narrow_rows_have_distances_in_float32() -> None:
+def test_narrow_rows_have_distances_in_float32():
     query, rows = values(3, 6, dtype=torch.bfloat16, grad=True), values(4, 6, dtype=torch.bfloat16)
     out = distances(query, rows, "moduli")
     assert torch.equal(out, distances(query.float(), rows.float(), "moduli"))
@@ -95,7 +88,7 @@ def test_narrow_rows_have_distances_in_float32() -> None:
     assert grad.dtype == torch.bfloat16
 
 
-def test_arrays_that_the_kernel_cannot_take_are_refused(compiled: Any) -> None:
+def test_arrays_that_the_kernel_cannot_take_are_refused(compiled):
     with pytest.raises(ValueError, match="query must be float32 or float64"):
         compiled.distances(values(2, 4).half(), values(3, 4).half(), 0, torch.empty(2, 3).half())
     with pytest.raises(ValueError, match=r"kind must lie in \[0, 2\]"):
@@ -104,7 +97,7 @@ def test_arrays_that_the_kernel_cannot_take_are_refused(compiled: Any) -> None:
         compiled.distances(values(2, 5), values(3, 5), 2, torch.empty(2, 3))
 
 
-def test_second_derivatives_are_refused() -> None:
+def test_second_derivatives_are_refused():
     query = values(3, 6, grad=True)
     with pytest.raises(ConfigError, match="no second derivatives"):
         torch.autograd.grad(distances(query, values(2, 6), "moduli").sum(), query, create_graph=True)

@@ -57,9 +57,7 @@ _AGGREGATIONS: dict[str, Callable[[], Any]] = {
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("kind", ["normal", "ties", "towers", "nan", "infinite"])
 @pytest.mark.parametrize("name", _AGGREGATIONS)
-def test_pygs_aggregations_give_the_same_values_and_gradients(
-    name: str, kind: str, dtype: torch.dtype
-) -> None:
+def test_pygs_aggregations_give_the_same_values_and_gradients(name, kind, dtype):
     module = _AGGREGATIONS[name]()
     expected, found = _both(lambda rows: module(rows, _INDEX, dim_size=8, dim=0), _rows(kind).to(dtype))
     for one, other in zip(expected, found, strict=True):
@@ -92,7 +90,7 @@ def _largest(index: Tensor, rows: Tensor, *, include_self: bool = False, reduce:
     return into.scatter_reduce_(0, _column(index, rows), rows, reduce=reduce, include_self=include_self)
 
 
-def test_scatters_keep_what_the_rows_held_before(kernels: list[str]) -> None:
+def test_scatters_keep_what_the_rows_held_before(kernels):
     for function in (_sum, _largest):
         expected, found = _both(functools.partial(function, _INDEX), _rows("ties") / 4)
         for one, other in zip(expected, found, strict=True):
@@ -115,13 +113,13 @@ def test_scatters_keep_what_the_rows_held_before(kernels: list[str]) -> None:
     ],
     ids=["copy", "reversed", "fewer", "self", "product", "rows", "columns", "vector", "copied"],
 )
-def test_other_scatters_run_by_pytorch(function: Callable[[Tensor], Tensor], kernels: list[str]) -> None:
+def test_other_scatters_run_by_pytorch(function, kernels):
     expected, found = _both(function, _rows("normal"))
     assert all(torch.equal(one, other) for one, other in zip(expected, found, strict=True))
     assert not kernels
 
 
-def test_an_index_that_is_written_to_is_no_longer_in_order(kernels: list[str]) -> None:
+def test_an_index_that_is_written_to_is_no_longer_in_order(kernels):
     index, rows = _INDEX.clone(), _rows("normal")
     with OrderedScatters(index, _INDPTR):
         index.copy_(index.flip(0))
@@ -131,7 +129,7 @@ def test_an_index_that_is_written_to_is_no_longer_in_order(kernels: list[str]) -
 
 
 @pytest.mark.parametrize("edge_width", [None, 1 << 17], ids=["one block", "blocks"])
-def test_aggregations_of_blocks_run_by_kernels(edge_width: int | None, kernels: list[str]) -> None:
+def test_aggregations_of_blocks_run_by_kernels(edge_width, kernels):
     """Blocks of 256 edges begin at nodes with and without edges."""
     degrees = torch.randint(0, 4, (900,), generator=torch.Generator().manual_seed(1)) * 2
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)))

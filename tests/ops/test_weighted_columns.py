@@ -28,7 +28,7 @@ def column_by_column(csc: Csc, x: Tensor, weight: Tensor, own: bool) -> Tensor:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("width", "count"), [(1, 1), (7, 3), (33, 2)])
 @pytest.mark.parametrize("own", [False, True])
-def test_equals_one_sum_for_each_column(dtype: torch.dtype, width: int, count: int, own: bool) -> None:
+def test_equals_one_sum_for_each_column(dtype, width, count, own):
     csc = skewed()
     x, weight = given(csc, width, count, dtype)
     out, expected = weighted_columns(csc, x, weight, own=own), column_by_column(csc, x, weight, own)
@@ -41,12 +41,12 @@ def test_equals_one_sum_for_each_column(dtype: torch.dtype, width: int, count: i
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_gradients_are_those_of_differences(own: bool) -> None:
+def test_gradients_are_those_of_differences(own):
     csc = skewed(5, 8)
     assert torch.autograd.gradcheck(lambda *two: weighted_columns(csc, *two, own=own), given(csc, 3, 2))
 
 
-def test_without_edges_or_weights_there_are_own_rows_alone() -> None:
+def test_without_edges_or_weights_there_are_own_rows_alone():
     csc = without_edges(3, 5)
     x, weight = given(csc, 2, 4)
     out = weighted_columns(csc, x, weight, own=True)
@@ -57,7 +57,7 @@ def test_without_edges_or_weights_there_are_own_rows_alone() -> None:
     assert torch.equal(weighted_columns(whole, x, torch.ones(whole.num_edges, 0), own=True), x)
 
 
-def test_a_gradient_is_found_only_for_what_needs_one() -> None:
+def test_a_gradient_is_found_only_for_what_needs_one():
     csc = skewed()
     x, weight = given(csc, 3, 2)
     weighted_columns(csc, x.detach(), weight).sum().backward()
@@ -65,7 +65,7 @@ def test_a_gradient_is_found_only_for_what_needs_one() -> None:
     assert weight.grad is not None
 
 
-def test_rows_may_be_strided_and_gradients_may_be_expanded() -> None:
+def test_rows_may_be_strided_and_gradients_may_be_expanded():
     csc = skewed()
     x, weight = given(csc, 6, 2)
     torch.testing.assert_close(
@@ -88,7 +88,7 @@ def test_rows_may_be_strided_and_gradients_may_be_expanded() -> None:
         ({"csc": without_edges(5, 3), "x": torch.ones(3, 3), "weight": torch.ones(0, 2)}, "own rows of 5"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, object], message: str) -> None:
+def test_what_does_not_fit_is_refused(change, message):
     csc = skewed()
     whole = {"csc": csc, "x": torch.ones(60, 3), "weight": torch.ones(csc.num_edges, 2)} | change
     with pytest.raises(DataError, match=message):

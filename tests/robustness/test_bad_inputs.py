@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.robustness import errors_page
-from tests.robustness.cases import CASES, Case
+from tests.robustness.cases import CASES
 from tests.robustness.workplace import QUICK, Workplace, graph
 from tests.suites import every
 from typer.testing import CliRunner
@@ -46,7 +46,7 @@ OTHERS = [pytest.param(case, not as_json, marks=pytest.mark.long) for case, as_j
     [*every(3, FORMS), *OTHERS],
     ids=lambda value: getattr(value, "id", "json" if value else "text"),
 )
-def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace: Workplace) -> None:
+def test_command_ends_with_one_clear_error(case, as_json, workplace):
     arguments = [str(argument) for argument in case.provoke(workplace)] + ["--json"] * as_json
     code, out, err = _invoke(arguments)
     workplace.close()
@@ -68,7 +68,7 @@ def test_command_ends_with_one_clear_error(case: Case, as_json: bool, workplace:
 
 
 @pytest.mark.parametrize("case", CALLS, ids=lambda case: case.id)
-def test_call_raises_one_clear_error(case: Case, workplace: Workplace) -> None:
+def test_call_raises_one_clear_error(case, workplace):
     assert case.error is not None
     with pytest.raises(case.error) as caught:
         case.provoke(workplace)
@@ -77,12 +77,12 @@ def test_call_raises_one_clear_error(case: Case, workplace: Workplace) -> None:
         assert text in str(caught.value)
 
 
-def test_the_table_is_long_enough_and_covers_every_exit_code() -> None:
+def test_the_table_is_long_enough_and_covers_every_exit_code():
     assert len(CASES) >= 45
     assert {case.code for case in CASES} == set(range(2, 8))
 
 
-def test_the_documentation_shows_this_table() -> None:
+def test_the_documentation_shows_this_table():
     written = errors_page.PATH.read_text(encoding="utf-8")
     assert written == errors_page.render(), f"run: {errors_page.COMMAND}"
 

@@ -79,7 +79,7 @@ QUICK = {"run/checkpoints/last.pt", "run/config.json", "plan.json", "store/graph
 
 
 @pytest.mark.parametrize("name", few_of(FILES, QUICK))
-def test_no_damage_passes_unseen(written: Path, name: str) -> None:
+def test_no_damage_passes_unseen(written, name):
     path, read = written / name, FILES[name]
     data, good = path.read_bytes(), read(path)
     draw = random.Random(0)
@@ -106,7 +106,7 @@ def test_no_damage_passes_unseen(written: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", few_of(FILES, QUICK))
-def test_a_named_pipe_is_refused_and_not_waited_for(written: Path, name: str) -> None:
+def test_a_named_pipe_is_refused_and_not_waited_for(written, name):
     path, kept = written / name, written / "kept"
     path.rename(kept)
     os.mkfifo(path)
@@ -135,7 +135,7 @@ print(graph.x.sum())
 
 
 @needs_kernels
-def test_a_store_that_is_truncated_while_it_is_read_is_named(tmp_path: Path) -> None:
+def test_a_store_that_is_truncated_while_it_is_read_is_named(tmp_path):
     store = save_store(graph().replace(x=torch.ones(90, 200)), tmp_path / "store")
     done = warm.run(["-c", TRUNCATED, store])
     assert done.returncode == -signal.SIGBUS
@@ -143,9 +143,7 @@ def test_a_store_that_is_truncated_while_it_is_read_is_named(tmp_path: Path) -> 
     assert f"{store / 'x.npy'} ended while it was being read: it was truncated" in done.stderr
 
 
-def test_a_resumed_run_tells_of_changes_in_what_it_writes_anew(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_resumed_run_tells_of_changes_in_what_it_writes_anew(tmp_path, caplog):
     options = {"fanouts": (3, 3), "batch_size": 32, "test_at_end": False, "out_dir": tmp_path / "run"}
     Trainer(GraphSAGE(6, 8, 3), graph(), **options, epochs=1).fit()
     result, of_an_earlier_version = tmp_path / "run/result.json", tmp_path / "run/environment.json"
@@ -162,9 +160,7 @@ def test_a_resumed_run_tells_of_changes_in_what_it_writes_anew(
     assert read_json(of_an_earlier_version)["kernels"]
 
 
-def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(tmp_path, monkeypatch):
     reads = []
     real = checksums.of_file
     monkeypatch.setattr(
@@ -191,9 +187,7 @@ def test_a_store_is_read_in_full_once_and_again_when_it_was_touched(
         open_store(store)  # a failed verification is not noted
 
 
-def test_a_cache_that_cannot_be_written_costs_reading_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_cache_that_cannot_be_written_costs_reading_again(tmp_path, monkeypatch, caplog):
     (tmp_path / "cache").write_text("a file")
     monkeypatch.setenv("GRAPHBRAID_CACHE", str(tmp_path / "cache"))
     store = save_store(graph(), tmp_path / "store")
@@ -201,7 +195,7 @@ def test_a_cache_that_cannot_be_written_costs_reading_again(
     assert "every open repeats it" in caplog.text
 
 
-def test_checksums_go_by_content_not_by_form() -> None:
+def test_checksums_go_by_content_not_by_form():
     values = {"b": (1, 2.5), "a": {"10": None, "9": [True, "x"]}}
     written = checksums.sealed(values)
     again = json.loads(json.dumps(dict(reversed(written.items()))))

@@ -81,7 +81,7 @@ KINDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], Any]]] = {
 
 
 @pytest.mark.parametrize("kind", few_of(KINDS, {"csv.gz", "ogb processed"}))
-def test_no_damage_gives_other_data(kind: str, tmp_path: Path) -> None:
+def test_no_damage_gives_other_data(kind, tmp_path):
     write, read = KINDS[kind]
     write(tmp_path)
     good, draw = read(tmp_path), random.Random(0)
@@ -109,7 +109,7 @@ def damaged(data: bytes, draw: random.Random, share: int) -> list[bytes]:
     return [flipped(data, at, draw.randrange(8)) for at in places] + [data[:keep] for keep in cuts]
 
 
-def test_a_directory_that_passes_over_an_array_is_damage(tmp_path: Path) -> None:
+def test_a_directory_that_passes_over_an_array_is_damage(tmp_path):
     """An entry's length of comment, made larger, hides the entries that follow it."""
     written_as("ogb, binary")(tmp_path)
     path = tmp_path / "ogbn_mine" / "raw" / "data.npz"
@@ -124,7 +124,7 @@ def test_a_directory_that_passes_over_an_array_is_damage(tmp_path: Path) -> None
         read_ogb(tmp_path)
 
 
-def test_predictions_as_parquet_carry_checksums(tmp_path: Path) -> None:
+def test_predictions_as_parquet_carry_checksums(tmp_path):
     from graphbraid.cli.table_files import write_parquet
 
     path = tmp_path / "p.parquet"

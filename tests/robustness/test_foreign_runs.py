@@ -65,7 +65,7 @@ def plant(run: Path, made: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["predict", "resume", "yaml"])
-def test_a_run_from_elsewhere_runs_no_code(run: Path, tmp_path: Path, what: str) -> None:
+def test_a_run_from_elsewhere_runs_no_code(run, tmp_path, what):
     made = tmp_path / "made by the exploit"
     plant(run, made)
     (tmp_path / "run.yaml").write_text("trust_checkpoint: true\nepochs: 2\n")
@@ -80,7 +80,7 @@ def test_a_run_from_elsewhere_runs_no_code(run: Path, tmp_path: Path, what: str)
     assert "--trust-checkpoint" in done.stderr
 
 
-def test_the_caller_may_trust(run: Path, tmp_path: Path) -> None:
+def test_the_caller_may_trust(run, tmp_path):
     """The exploit does run where the caller says so: the test above can fail."""
     made = tmp_path / "made"
     plant(run, made)
@@ -89,7 +89,7 @@ def test_the_caller_may_trust(run: Path, tmp_path: Path) -> None:
     assert done.exit_code == 0, done.stderr
 
 
-def test_a_bare_pickle_as_checkpoint_runs_nothing(run: Path, tmp_path: Path) -> None:
+def test_a_bare_pickle_as_checkpoint_runs_nothing(run, tmp_path):
     made = tmp_path / "made"
     last = run / "checkpoints" / "last.pt"
     for bare in (True, False):
@@ -105,7 +105,7 @@ def test_a_bare_pickle_as_checkpoint_runs_nothing(run: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_folder_does_not_say_where_a_trace_is_written(finished: Path, tmp_path: Path) -> None:
+def test_a_run_folder_does_not_say_where_a_trace_is_written(finished, tmp_path):
     run, data = tmp_path / "run", finished.with_name("store")
     done = command("train", "--data", data, "--out", run, "--plan", "cpu", *QUICK)
     assert done.exit_code == 0, done.stderr
@@ -127,9 +127,7 @@ def test_a_run_folder_does_not_say_where_a_trace_is_written(finished: Path, tmp_
     "name", ["config.json", "metrics.csv", "result.json", "thesis.txt", "checkpoints", "data"]
 )
 @pytest.mark.parametrize("options", [{}, {"overwrite": True}, {"resume": "auto"}], ids=str)
-def test_a_folder_of_the_users_is_refused_and_untouched(
-    tmp_path: Path, name: str, options: dict[str, Any]
-) -> None:
+def test_a_folder_of_the_users_is_refused_and_untouched(tmp_path, name, options):
     if "." in name:
         (tmp_path / name).write_text("mine")
     else:
@@ -142,14 +140,14 @@ def test_a_folder_of_the_users_is_refused_and_untouched(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_lock_of_another_program_is_refused(tmp_path: Path) -> None:
+def test_a_lock_of_another_program_is_refused(tmp_path):
     (tmp_path / ".lock").write_text("4711\n")
     with pytest.raises(ConfigError, match="not one of graphbraid's"):
         trainer(tmp_path).fit()
     assert (tmp_path / ".lock").read_text() == "4711\n"
 
 
-def test_remains_of_others_block_nothing_and_stay(tmp_path: Path) -> None:
+def test_remains_of_others_block_nothing_and_stay(tmp_path):
     (tmp_path / ".x.tmp").mkdir()
     (tmp_path / ".x.tmp" / "file").write_text("mine")
     (tmp_path / ".y.tmp").write_text("mine")
@@ -162,7 +160,7 @@ def test_remains_of_others_block_nothing_and_stay(tmp_path: Path) -> None:
     assert (tmp_path / ".x.tmp").is_dir()
 
 
-def test_a_folder_of_another_living_writer_keeps_its_temporary(tmp_path: Path) -> None:
+def test_a_folder_of_another_living_writer_keeps_its_temporary(tmp_path):
     import fcntl
 
     temp = tmp_path / ".config.json.0123456789ab.tmp"
@@ -172,7 +170,7 @@ def test_a_folder_of_another_living_writer_keeps_its_temporary(tmp_path: Path) -
         assert temp.exists()
 
 
-def test_a_run_killed_right_after_its_start_can_be_started_again(tmp_path: Path) -> None:
+def test_a_run_killed_right_after_its_start_can_be_started_again(tmp_path):
     for content, folders in ((b"", False), (b"", True), (b"graphbraid run\n", True)):
         place = tmp_path / f"{len(content)}{folders}"
         place.mkdir()
@@ -182,16 +180,14 @@ def test_a_run_killed_right_after_its_start_can_be_started_again(tmp_path: Path)
         assert trainer(place).fit().num_epochs == 1
 
 
-def test_two_runs_in_one_folder_at_once(tmp_path: Path) -> None:
+def test_two_runs_in_one_folder_at_once(tmp_path):
     with RunFolder(tmp_path / "run"), pytest.raises(ResourceError, match="is in use by another run"):
         trainer(tmp_path / "run").fit()
 
 
 @pytest.mark.parametrize("step", ["_refuse_the_users", "_claim", "_check_writable", "_files"])
 @pytest.mark.parametrize("exists", [False, True])
-def test_an_interrupt_while_the_folder_is_opened_leaves_it_as_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, exists: bool
-) -> None:
+def test_an_interrupt_while_the_folder_is_opened_leaves_it_as_it_was(tmp_path, monkeypatch, step, exists):
     run = tmp_path / "run"
     if exists:
         run.mkdir()
@@ -209,7 +205,7 @@ def test_an_interrupt_while_the_folder_is_opened_leaves_it_as_it_was(
     assert list(tmp_path.rglob("*")) == [run] * exists
 
 
-def test_modes_are_kept(tmp_path: Path) -> None:
+def test_modes_are_kept(tmp_path):
     trainer(tmp_path / "run").fit()
     last = tmp_path / "run" / "checkpoints" / "last.pt"
     last.chmod(0o600)
@@ -232,7 +228,7 @@ LINKED = [
 @pytest.mark.parametrize(
     "options", [{"resume": True, "epochs": 2}, {"overwrite": True}], ids=["resume", "new"]
 )
-def test_nothing_is_written_through_links(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_nothing_is_written_through_links(tmp_path, options):
     run, theirs, sound = tmp_path / "run", tmp_path / "theirs", tmp_path / "sound"
     trainer(sound).fit()
     for name, link in LINKED:
@@ -262,7 +258,7 @@ def contents_of(place: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("out", ["", " ", "a\0b"])
-def test_an_empty_name_is_no_folder(out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_name_is_no_folder(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").write_text("")
     with pytest.raises(ConfigError, match="out_dir"):

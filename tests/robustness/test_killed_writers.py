@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from tests import warm
@@ -62,7 +61,7 @@ print(newest)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_whole_checkpoint_and_loses_none(tmp_path):
     options = {"epochs": 1, "fanouts": (3, 3), "batch_size": 32, "test_at_end": False}
     Trainer(GraphSAGE(6, 8, 3), graph(), **options, out_dir=tmp_path / "run").fit()
     last = tmp_path / "run" / "checkpoints" / "last.pt"
@@ -125,7 +124,7 @@ print(stops, was_gone)
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs ptrace as Linux has it")
 @pytest.mark.parametrize("way", ["at once", "two renames"])
-def test_a_killed_replacement_leaves_the_old_folder_or_the_new(way: str, tmp_path: Path) -> None:
+def test_a_killed_replacement_leaves_the_old_folder_or_the_new(way, tmp_path):
     command = [sys.executable, "-c", REPLACE, tmp_path / "stores" / "mine", way]  # forks faster without torch
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -55,9 +55,7 @@ def container(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_free_memory_is_the_containers_and_files_in_memory_count_as_free(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_free_memory_is_the_containers_and_files_in_memory_count_as_free(tmp_path, monkeypatch, version):
     container(tmp_path, monkeypatch, version, 512 * MIB, 500 * MIB)
     assert free_memory_bytes() == 12 * MIB
     container(tmp_path, monkeypatch, version, 512 * MIB, 500 * MIB, files=400 * MIB)
@@ -72,9 +70,7 @@ def command(*arguments: object) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_convert_refuses_what_does_not_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_convert_refuses_what_does_not_fit(tmp_path, monkeypatch, version):
     edges = np.random.default_rng(0).integers(0, 1000, (2, 100_000))
     np.savez_compressed(tmp_path / "g.npz", edge_index=edges)
     (tmp_path / "g.csv").write_text("source,destination\n" + "10,20\n" * 100_000)
@@ -95,7 +91,7 @@ def test_convert_refuses_what_does_not_fit(
     assert code == 0, err
 
 
-def test_modes_heed_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modes_heed_the_container(tmp_path, monkeypatch):
     np.savez(tmp_path / "small.npz", **arrays())
     given = ("train", "--data", tmp_path / "small.npz", *QUICK)
     roomy = container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 0)
@@ -113,7 +109,7 @@ def test_modes_heed_the_container(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "are free" in err
 
 
-def test_limits_of_the_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_the_process_count(tmp_path, monkeypatch):
     """As ``ulimit -v`` and ``ulimit -d`` set them: the system refuses memory beyond, whatever is free."""
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemAvailable: 33554432 kB\n")
@@ -127,9 +123,7 @@ def test_limits_of_the_process_count(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert free_memory_bytes(root=tmp_path) == 0
 
 
-def test_every_command_that_trains_refuses_what_the_system_would_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_command_that_trains_refuses_what_the_system_would_kill(tmp_path, monkeypatch):
     np.savez(tmp_path / "small.npz", **arrays())
     root = container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 0)
     container(root, monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)
@@ -144,9 +138,7 @@ def test_every_command_that_trains_refuses_what_the_system_would_kill(
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_with_less_memory_than_a_count_takes_commands_do_not_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: int
-) -> None:
+def test_with_less_memory_than_a_count_takes_commands_do_not_start(tmp_path, monkeypatch, version):
     """A cgroup killed them while they counted, or imported what the count needs."""
     np.savez(tmp_path / "small.npz", **arrays())
     least = hardware.LEAST_BYTES
@@ -167,18 +159,14 @@ def test_with_less_memory_than_a_count_takes_commands_do_not_start(
     assert sorted(one.name for one in tmp_path.iterdir()) == ["root", "small.npz"]
 
 
-def test_a_run_with_types_is_counted_before_it_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_run_with_types_is_counted_before_it_starts(tmp_path, monkeypatch):
     graph = bibliography()
     container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 100_000)
     with pytest.raises(ResourceError, match=r"training on mini-batches needs .* where 97\.7 KiB are free"):
         Trainer(RGCN.of(graph, 32), graph, fanouts=(5, 5), epochs=1).fit()
 
 
-def test_runs_on_labels_of_edges_and_graphs_are_counted_before_they_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_runs_on_labels_of_edges_and_graphs_are_counted_before_they_start(tmp_path, monkeypatch):
     pytest.importorskip("torch_geometric", reason=NO_PYG)
     from tests.train.molecules import SPLITS, molecules
 
@@ -199,9 +187,7 @@ def test_runs_on_labels_of_edges_and_graphs_are_counted_before_they_start(
                 Trainer(model, learned, task=task, **given).fit()
 
 
-def test_a_plan_for_labels_of_edges_is_counted_before_it_is_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_for_labels_of_edges_is_counted_before_it_is_measured(tmp_path, monkeypatch):
     trainer = Trainer(own_model(), people(), task="edge", fanouts=(5, 5), epochs=1, plan="auto")
     monkeypatch.setattr("graphbraid.estimates.limits.require_sampled", lambda *_, **__: None)
     container(tmp_path / "root", monkeypatch, 2, 512 * MIB, 512 * MIB - 50_000)

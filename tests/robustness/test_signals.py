@@ -64,9 +64,7 @@ def steps_of(run: Path) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
-def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(
-    number: signal.Signals, data: Path, tmp_path: Path, start: Start
-) -> None:
+def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(number, data, tmp_path, start):
     run = tmp_path / "run"
     options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2, "--threads", 1)
     process = start("train", "--data", data, "--out", run, "--epochs", 50, *options)
@@ -126,7 +124,7 @@ def takes_signals(pid: int) -> bool:
         *(pytest.param(number, marks=pytest.mark.long) for number in range(4, 8)),
     ],
 )
-def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path: Path, start: Start) -> None:
+def test_sigterm_ends_a_command_at_any_instant(number, data, tmp_path, start):
     """Also while it imports, reads and plans: 130, no traceback, no half-written file."""
     out = tmp_path / "out"
     commands = [
@@ -153,7 +151,7 @@ def test_sigterm_ends_a_command_at_any_instant(number: int, data: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path: Path, start: Start) -> None:
+def test_ctrl_c_before_the_training_starts_leaves_nothing(tmp_path, start):
     run = tmp_path / "run"
     process = start("train", "--data", "braid-10k", "--out", run, "--json")
     while not takes_signals(process.pid):

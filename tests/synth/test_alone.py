@@ -129,7 +129,7 @@ def store(example: str, graph: str, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("example", "graph"), CASES)
-def test_openmp(example: str, graph: str, store: Path, parts: Compiled, tmp_path: Path):
+def test_openmp(example, graph, store, parts, tmp_path):
     folder = write_openmp(made(example), datasets.open_store(store), tmp_path / "out")
     options = f"{QUICK_BUILD} -DCMAKE_CXX_COMPILER_LAUNCHER={taking(parts.objects, tmp_path)}"
     said = alone(commands_of(folder, options, store), folder)
@@ -137,7 +137,7 @@ def test_openmp(example: str, graph: str, store: Path, parts: Compiled, tmp_path
 
 
 @pytest.mark.parametrize(("example", "graph"), CASES)
-def test_mpi(example: str, graph: str, store: Path, rank_parts: Compiled, tmp_path: Path):
+def test_mpi(example, graph, store, rank_parts, tmp_path):
     bring_mpi(tmp_path / "mpi")
     partition = owners([node % 3 for node in range(NUM_NODES)], 3)
     folder = write_mpi(made(example), datasets.open_store(store), tmp_path / "out", partition)
@@ -149,7 +149,7 @@ def test_mpi(example: str, graph: str, store: Path, rank_parts: Compiled, tmp_pa
 
 
 @pytest.mark.parametrize(("example", "graph"), CASES)
-def test_cuda_on_the_host(example: str, graph: str, store: Path, gpu_programs: HostPrograms, tmp_path: Path):
+def test_cuda_on_the_host(example, graph, store, gpu_programs, tmp_path):
     folder = write_cuda(made(example), datasets.open_store(store), tmp_path / "out")
     launcher = taking(gpu_programs.objects_of(folder), tmp_path)
     options = f"-DON_HOST=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_COMPILER_LAUNCHER={launcher}"
@@ -174,7 +174,7 @@ def bring_mpi(folder: Path) -> None:
 
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.long
-def test_nvcc_compiles_the_examples_without_a_warning(graph: str, tmp_path: Path):
+def test_nvcc_compiles_the_examples_without_a_warning(graph, tmp_path):
     texts = {name: sources_for_gpu(made(name), graph_for(name, graph)).main for name in EXAMPLES}
     (tmp_path / "mains.cu").write_text(in_one(texts), encoding="utf-8")
     nvcc(tmp_path / "mains.cu", tmp_path / "mains.o")

@@ -155,27 +155,27 @@ def on_host(tmp_path_factory) -> Together:
 
 @pytest.mark.parametrize("name", TEXTS)
 @pytest.mark.slow
-def test_openmp_programs_decide_as_the_engine(name: str, programs: Together):
+def test_openmp_programs_decide_as_the_engine(name, programs):
     folder = programs[name]
     assert_alike(run(folder, "--data", str(store_of(folder))), of_example(TEXTS[name], name), name)
 
 
 @pytest.mark.parametrize("name", OF_RANKS)
 @pytest.mark.slow
-def test_ranks_decide_as_the_engine(name: str, of_ranks: Together):
+def test_ranks_decide_as_the_engine(name, of_ranks):
     assert_alike(run_ranks(of_ranks[name], 2), of_example(TEXTS[name], name), name)
 
 
 @pytest.mark.parametrize("name", ON_GPU)
 @pytest.mark.slow
-def test_programs_for_a_gpu_decide_as_the_engine(name: str, on_host: Together):
+def test_programs_for_a_gpu_decide_as_the_engine(name, on_host):
     folder = on_host[name]
     said = run_on_host(folder, "--data", str(store_of(folder)))
     assert_alike(said, of_example(TEXTS[name], name, 12), name)
 
 
 @pytest.mark.parametrize("is_weighted", [False, True])
-def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
+def test_layers_of_any_kind_train_as_by_hand(is_weighted):
     """PyTorch runs the same modules; the weights of edges go to GCN alone."""
     graph, text = make_graph(train=30, weighted=is_weighted), TEXTS["mixed"].replace("0.4", "0.0")
     synthesis = of_example(text, "mixed", epochs=8)
@@ -196,7 +196,7 @@ def test_layers_of_any_kind_train_as_by_hand(is_weighted: bool):
 
 @pytest.mark.parametrize("kind", ["GCN", "SAGE", "GIN", "GAT", "GATv2"])
 @pytest.mark.parametrize("normalization", ["batch", "layer"])
-def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, normalization: str):
+def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind, normalization):
     behind = f'if (l < layers - 1) {{ gnn.normalization(l, "{normalization}"); }}'
     model = of_example(program(kind, after_layer=behind)).model
     assert type(model).__name__ == {"SAGE": "GraphSAGE"}.get(kind, kind)
@@ -204,7 +204,7 @@ def test_hidden_layers_that_are_alike_make_a_model_of_their_kind(kind: str, norm
 
 
 @pytest.mark.slow
-def test_weights_of_edges_reach_the_layers_that_take_them(programs: Together):
+def test_weights_of_edges_reach_the_layers_that_take_them(programs):
     folder, text = programs["weighted"], TEXTS["mixed"]
     losses = losses_of(run(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(of_example(text, "mixed"), WEIGHTED).losses, rel=1e-5)
@@ -226,7 +226,7 @@ def test_a_schedule_sets_the_rate_of_each_epoch():
 
 
 @pytest.mark.parametrize("name", LABELLED)
-def test_losses_of_numbers_are_pytorchs(name: str):
+def test_losses_of_numbers_are_pytorchs(name):
     graph, text = LABELLED[name], TEXTS[name].replace("0.2", "0.0")
     synthesis = of_example(text, epochs=8)
     by_hand = copy.deepcopy(synthesis.model).double()
@@ -256,7 +256,7 @@ def test_losses_of_numbers_are_pytorchs(name: str):
         ("schedule", LABELLED["labels"].y, "training needs one class per node.*gnn.minimize"),
     ],
 )
-def test_labels_that_do_not_fit_a_loss_are_refused(name: str, y: torch.Tensor, message: str):
+def test_labels_that_do_not_fit_a_loss_are_refused(name, y, message):
     with pytest.raises(DataError, match=message):
         train(of_example(TEXTS[name]), GRAPH.replace(y=y.contiguous()))
 
@@ -276,9 +276,7 @@ def test_a_loss_that_is_not_finite_ends_training_here_too():
 
 
 @pytest.mark.slow
-def test_a_program_refuses_what_goes_wrong_while_it_trains(
-    programs: Together, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_program_refuses_what_goes_wrong_while_it_trains(programs, monkeypatch):
     monkeypatch.setattr("graphbraid.synth.running.MOST_ROUNDS", 1000)  # those in C++ are quick
     for name, (text, message) in WRONG.items():
         folder = programs[name]

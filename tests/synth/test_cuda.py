@@ -119,7 +119,7 @@ def programs(host: HostPrograms) -> Together:
 @pytest.mark.parametrize(("model", "aggregation", "is_short"), CASES)
 @pytest.mark.slow
 def test_every_model_has_the_engines_losses_in_any_order_of_threads(
-    model: str, aggregation: str, is_short: bool, store: Path, programs: Together, tmp_path: Path
+    model, aggregation, is_short, store, programs, tmp_path
 ):
     synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
     folder = programs[f"{model} {aggregation} {is_short}"]
@@ -135,7 +135,7 @@ def test_every_model_has_the_engines_losses_in_any_order_of_threads(
 
 
 @pytest.mark.slow
-def test_weights_of_edges_go_with_a_transpose(programs: Together):
+def test_weights_of_edges_go_with_a_transpose(programs):
     graph, folder, synthesis = WANTED["weighted"].graph, programs["weighted"], made("GCN", "Sum")
     losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=Rates())).losses, rel=1e-5)
@@ -143,9 +143,7 @@ def test_weights_of_edges_go_with_a_transpose(programs: Together):
 
 @pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
-def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, programs: Together
-):
+def test_features_with_zeros_are_multiplied_as_such(path, options, rates, programs):
     folder, synthesis = programs[f"zeros {options}"], made("SAGE", "Mean")
     graph, lowering = datasets.open_store(store_of(folder)), CompileOptions(rates=rates)
     assert synthesis.lower(graph, lowering).program.input_path == path
@@ -155,7 +153,7 @@ def test_features_with_zeros_are_multiplied_as_such(
 
 @pytest.mark.parametrize("layers", MORE)
 @pytest.mark.slow
-def test_layers_with_more(layers: str, store: Path, programs: Together, tmp_path: Path):
+def test_layers_with_more(layers, store, programs, tmp_path):
     synthesis, graph, folder = more(layers), datasets.open_store(store), programs[layers]
     said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
@@ -165,7 +163,7 @@ def test_layers_with_more(layers: str, store: Path, programs: Together, tmp_path
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.slow
-def test_own_layers(name: str, programs: Together):
+def test_own_layers(name, programs):
     synthesis, folder = of_messages(layer_of(name)), programs[name]
     store = store_of(folder)
     assert "struct Message0 {" in (folder / "main.cu").read_text()
@@ -175,13 +173,13 @@ def test_own_layers(name: str, programs: Together):
 
 
 @pytest.mark.slow
-def test_heads_of_more_columns_than_a_group_sums_at_a_time(store: Path, programs: Together):
+def test_heads_of_more_columns_than_a_group_sums_at_a_time(store, programs):
     losses = losses_of(run_on_host(programs["wide"], "--data", str(store)))
     assert losses == pytest.approx(train(wide(), datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
+def test_attention_with_dropout_of_its_own(store, programs):
     losses = losses_of(run_on_host(programs["attending"], "--data", str(store), "--epochs", "20"))
     expected = train(attending(), datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -189,16 +187,14 @@ def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.slow
-def test_optimizers(optimizer: str, store: Path, programs: Together):
+def test_optimizers(optimizer, store, programs):
     synthesis, graph = made("GCN", "Sum", optimizer=optimizer), datasets.open_store(store)
     losses = losses_of(run_on_host(programs[optimizer], "--data", str(store)))
     assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
-    store: Path, programs: Together, tmp_path: Path
-):
+def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(store, programs, tmp_path):
     folder = Path(shutil.copytree(programs["SAGE Max False"], tmp_path / "out"))
     said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="2000")
     assert re.search(r"train: this training takes 0.\d+ GB of the GPU's memory; of the processor", said)
@@ -211,7 +207,7 @@ def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(
 
 
 @pytest.mark.slow
-def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Path):
+def test_nvcc_compiles_every_source_without_a_warning(store, tmp_path):
     """Kernels are compiled as one source, as most of the time goes into headers; g++ compiles each alone."""
     assert not any("__CUDA_ARCH__" in file.read_text(encoding="utf-8") for file in CUDA.iterdir())
     kernels = sorted(CUDA.glob("kernels_*.cu"))
@@ -231,24 +227,24 @@ def test_nvcc_compiles_every_source_without_a_warning(store: Path, tmp_path: Pat
         one.result()
 
 
-def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files(store: Path):
+def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files(store):
     graph = datasets.open_store(store)
     assert_golden(lambda: sources_for_gpu(made("GCN", "Sum"), graph, OPTIONS), "main.cu", GOLDEN)
 
 
-def test_a_folder_that_is_there_stays(store: Path, tmp_path: Path):
+def test_a_folder_that_is_there_stays(store, tmp_path):
     graph = datasets.open_store(store)
     with pytest.raises(ResourceError, match="exists"):
         write_cuda(made("GCN", "Sum"), graph, tmp_path)
 
 
-def test_recording_leaves_the_model_and_torchs_state_alone(store: Path):
+def test_recording_leaves_the_model_and_torchs_state_alone(store):
     graph = datasets.open_store(store)
     assert_left_alone(made("GIN", "Sum"), lambda synthesis: sources_for_gpu(synthesis, graph))
 
 
 @pytest.mark.parametrize("edges", [1, 3, 7])
-def test_parts_hold_each_edge_of_the_long_rows_once_in_order(edges: int):
+def test_parts_hold_each_edge_of_the_long_rows_once_in_order(edges):
     degrees = torch.tensor([0, edges, edges + 1, 2, 3 * edges, 0, 20])
     indptr = torch.cat((torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)))
     found = parts_of(indptr, edges)

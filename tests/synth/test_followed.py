@@ -4,7 +4,6 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -224,7 +223,7 @@ def in_cpp(programs: list[Synthesis]) -> str:
     return "\n".join([*lines, "}\nint main() { using namespace program;", *calls, "}\n"])
 
 
-def test_statements_run_in_cpp_as_they_are_interpreted(tmp_path: Path) -> None:
+def test_statements_run_in_cpp_as_they_are_interpreted(tmp_path):
     if shutil.which("g++") is None:
         pytest.skip("there is no g++")
     programs = [made(name, 8) for name in CASES]
@@ -247,13 +246,13 @@ def test_statements_run_in_cpp_as_they_are_interpreted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_another_number_of_epochs_is_as_if_it_had_been_given(name: str) -> None:
+def test_another_number_of_epochs_is_as_if_it_had_been_given(name):
     """What does not depend on ``totalEpoch`` is settled before training, and nothing else."""
     few, many = made(name, 2), made(name, 7)
     assert interpreted(replace(few, recipe=replace(few.recipe, epochs=7))) == interpreted(many)
 
 
-def test_functions_that_call_each_other_too_deeply_are_refused() -> None:
+def test_functions_that_call_each_other_too_deeply_are_refused():
     head = "function int f0(int x) { return x; } " + "".join(
         f"function int f{at}(int x) {{ return f{at - 1}(x) + 1; }} " for at in range(1, 400)
     )

@@ -1,13 +1,12 @@
 """Input paths of synthesised programs: which are written, and what the program makes of them."""
 
 import re
-from pathlib import Path
 
 import pytest
 import torch
 from tests.fullgraph.graphs import CHANNELS, CLASSES, NUM_NODES, make_graph
 from tests.kernels import needs_kernels
-from tests.synth.building import Compiled, built, losses_of, made, run
+from tests.synth.building import built, losses_of, made, run
 
 from graphbraid import Graph, SparseFeatures, datasets, nn
 from graphbraid.errors import ConfigError
@@ -51,7 +50,7 @@ def names_of(graph: Graph, asked: tuple[str, ...] | None = None, synthesis: Synt
     ],
     ids=["nell", "physics", "bags of words", "few numbers", "some numbers", "dense", "narrow"],
 )
-def test_what_could_be_the_fastest_is_written(graph: Graph, names: tuple[str, ...]):
+def test_what_could_be_the_fastest_is_written(graph, names):
     assert set(names_of(graph)) == set(names)
 
 
@@ -111,7 +110,7 @@ def test_arrays_that_paths_have_in_common_are_written_once():
 
 @pytest.mark.parametrize("model", ["GCN", "SAGE"])
 @pytest.mark.slow
-def test_each_path_has_the_engines_losses(model: str, parts: Compiled, tmp_path: Path):
+def test_each_path_has_the_engines_losses(model, parts, tmp_path):
     store = datasets.save_store(ZEROS, tmp_path / "store")
     synthesis = made(model, "Sum")
     folder = built(synthesis, store, parts, tmp_path / "out", options=OPTIONS, inputs=ALL)
@@ -130,7 +129,7 @@ def test_each_path_has_the_engines_losses(model: str, parts: Compiled, tmp_path:
 
 
 @pytest.mark.slow
-def test_a_program_of_one_path_says_why(parts: Compiled, tmp_path: Path):
+def test_a_program_of_one_path_says_why(parts, tmp_path):
     store = datasets.save_store(wide(300, 0.01), tmp_path / "store")
     synthesis = from_model(nn.GCN(300, 16, CLASSES))
     folder = built(synthesis, store, parts, tmp_path / "out", options=OPTIONS)

@@ -118,7 +118,7 @@ MODELS = [
 
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
-def test_a_program_trains_as_the_same_model_written_by_hand(model: str, aggregation: str):
+def test_a_program_trains_as_the_same_model_written_by_hand(model, aggregation):
     graph = make_graph(train=30)
     synthesis = made(
         program(model, aggregation, before="gnn.heads(4);" if model in ATTENTION else ""), totalEpoch=8
@@ -169,7 +169,7 @@ def test_evaluations_and_an_early_stop():
         ('"adamw", 0.1, 0.8, 0.9, 0.01', torch.optim.AdamW),
     ],
 )
-def test_optimizers_are_pytorchs(optimizer: str, expected: type[torch.optim.Optimizer]):
+def test_optimizers_are_pytorchs(optimizer, expected):
     from graphbraid.synth.training import make_optimizer
 
     made_of = make_optimizer(made(program(optimizer=optimizer)).recipe.optimizer, [torch.zeros(1)])

@@ -41,7 +41,7 @@ def test_a_long_comment_is_broken_between_words():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_clang_format_leaves_any_statement_as_it_is(seed: int, clang_format: Path, tmp_path: Path):
+def test_clang_format_leaves_any_statement_as_it_is(seed, clang_format, tmp_path):
     draw = random.Random(seed)
 
     def word(most: int) -> str:
@@ -96,7 +96,7 @@ LONG = [
 ]
 
 
-def test_long_statements_of_a_program_are_broken_as_clang_format_does(clang_format: Path, tmp_path: Path):
+def test_long_statements_of_a_program_are_broken_as_clang_format_does(clang_format, tmp_path):
     lines = ["void f() {", *(line for each in LONG for line in broken(f"  {each}".split("\n")))]
     lines = [*(line if line != "}" else "  }" for line in lines), "}"]
     assert len(lines) > 2 * len(LONG) and max(map(len, lines)) <= WIDTH
@@ -104,7 +104,7 @@ def test_long_statements_of_a_program_are_broken_as_clang_format_does(clang_form
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_statement_that_is_broken_stays_the_same(seed: int):
+def test_a_statement_that_is_broken_stays_the_same(seed):
     draw = random.Random(seed)
 
     def value(depth: int) -> str:
@@ -203,7 +203,7 @@ def test_comments_show_n_for_what_differs():
     ids=["name", "arguments", "fraction", "no call", "one of two calls", "another kernel", "dimensions"],
 )
 @pytest.mark.whole
-def test_other_differences_are_refused_with_their_place(one: PassText, other: PassText):
+def test_other_differences_are_refused_with_their_place(one, other):
     for passes in ([one, other], [other, one]):
         with pytest.raises(NotLoweredError, match="ranks differ in the task 'v1: 3 rows'"):
             Merging([[file("a0", 3), file("b0", 3, 2)]] * 2).merged(passes)

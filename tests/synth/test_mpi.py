@@ -122,9 +122,7 @@ def programs(parts: Compiled, tmp_path_factory) -> Together:
 
 @pytest.mark.parametrize(("model", "aggregation", "num_ranks"), RUNS)
 @pytest.mark.slow
-def test_ranks_have_the_engines_losses(
-    model: str, aggregation: str, num_ranks: int, programs: Together, tmp_path: Path
-):
+def test_ranks_have_the_engines_losses(model, aggregation, num_ranks, programs, tmp_path):
     synthesis = made(model, aggregation, **OF_MODEL.get(model, {}))
     folder = programs[f"{model} {aggregation} {num_ranks}"]
     said = run_ranks(folder, num_ranks, "--save", str(tmp_path / "trained"))
@@ -137,25 +135,21 @@ def test_ranks_have_the_engines_losses(
 
 @pytest.mark.parametrize(("layers", "num_ranks"), OF_LAYERS)
 @pytest.mark.slow
-def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, num_ranks: int, programs: Together, tmp_path: Path
-):
+def test_models_that_no_program_describes_have_the_engines_losses(layers, num_ranks, programs, tmp_path):
     said = run_ranks(programs[layers], num_ranks, "--save", str(tmp_path / "trained"))
     assert_trained_alike(said, tmp_path / "trained", more(layers), GRAPH, more(layers).model)
 
 
 @pytest.mark.parametrize("who", IDLE)
 @pytest.mark.slow
-def test_ranks_may_have_nothing_to_do(who: str, programs: Together):
+def test_ranks_may_have_nothing_to_do(who, programs):
     losses = losses_of(run_ranks(programs[who], 3))
     assert losses == pytest.approx(train(made(*IDLE[who][:2]), GRAPH).losses, rel=1e-5)
 
 
 @pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
-def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, programs: Together
-):
+def test_features_with_zeros_are_multiplied_as_such(path, options, rates, programs):
     graph, lowering = make_graph(train=30, **options), CompileOptions(rates=rates)
     synthesis = made("SAGE", "Mean")
     assert synthesis.lower(graph, lowering).program.input_path == path
@@ -171,7 +165,7 @@ def folder(parts: Compiled, tmp_path_factory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_ends_the_job(folder: Path):
+def test_a_rank_that_is_killed_ends_the_job(folder):
     command = command_of(folder, 2, "--epochs", "100000000")
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
@@ -193,7 +187,7 @@ def test_a_rank_that_is_killed_ends_the_job(folder: Path):
 
 
 @pytest.mark.slow
-def test_another_number_of_ranks_is_refused(folder: Path):
+def test_another_number_of_ranks_is_refused(folder):
     for num_ranks in (1, 3):
         said = run_ranks(folder, num_ranks, code=2)
         assert f"train: it was written for 2 ranks and started on {num_ranks}" in said
@@ -202,7 +196,7 @@ def test_another_number_of_ranks_is_refused(folder: Path):
 
 
 @pytest.mark.slow
-def test_another_partitions_folder_is_refused(folder: Path, tmp_path: Path):
+def test_another_partitions_folder_is_refused(folder, tmp_path):
     write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "other", divided(2), options=OPTIONS)
     copy = shutil.copytree(folder, tmp_path / "copy")
     (copy / "plan" / "rank-0").rename(copy / "plan" / "rank-2")
@@ -213,7 +207,7 @@ def test_another_partitions_folder_is_refused(folder: Path, tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_a_damaged_or_missing_array_of_one_rank_is_named(folder: Path, tmp_path: Path):
+def test_a_damaged_or_missing_array_of_one_rank_is_named(folder, tmp_path):
     copy = shutil.copytree(folder, tmp_path / "copy")
     file = sorted((copy / "plan" / "rank-1").glob("rows*.npy"))[0]
     flip_a_byte(file, -1)
@@ -234,7 +228,7 @@ def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_files
     )
 
 
-def test_each_rank_has_a_folder_of_its_own_rows(tmp_path: Path):
+def test_each_rank_has_a_folder_of_its_own_rows(tmp_path):
     partition = divided(4)
     write_mpi(made("GCN", "Sum"), GRAPH, tmp_path / "out", partition, options=OPTIONS)
     folders = sorted((tmp_path / "out" / "plan").iterdir())
@@ -257,7 +251,7 @@ def test_a_model_is_written_for_one_two_and_four_ranks():
         assert ".begin(" in text
 
 
-def test_what_cannot_be_written_is_refused_by_name(tmp_path: Path):
+def test_what_cannot_be_written_is_refused_by_name(tmp_path):
     model = nn.GraphSAGE(CHANNELS, 16, CLASSES, normalize=True)
     with pytest.raises(NotLoweredError, match=r"runs PyTorch's \w+"):
         write_mpi(from_model(model), GRAPH, tmp_path / "out", divided(2))

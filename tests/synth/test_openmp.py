@@ -100,9 +100,7 @@ def programs(tmp_path_factory) -> Together:
 
 @pytest.mark.parametrize(("model", "aggregation"), MODELS)
 @pytest.mark.slow
-def test_a_program_has_the_engines_losses(
-    model: str, aggregation: str, store: Path, programs: Together, tmp_path: Path
-):
+def test_a_program_has_the_engines_losses(model, aggregation, store, programs, tmp_path):
     synthesis, graph = made(model, aggregation, **OF_MODEL.get(model, {})), datasets.open_store(store)
     folder = programs[f"{model} {aggregation}"]
     said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
@@ -112,7 +110,7 @@ def test_a_program_has_the_engines_losses(
 
 
 @pytest.mark.slow
-def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(store: Path, programs: Together):
+def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(store, programs):
     """At a high rate rounding grows with each epoch: a start that differs by a rounding shows how fast."""
     synthesis, graph = made("GIN", "Sum", **DRIFTING), datasets.open_store(store)
     said = losses_of(run(programs["drifting"], "--data", str(store)))
@@ -140,9 +138,7 @@ def test_a_program_drifts_from_the_engine_as_the_engine_drifts_from_itself(store
         ("GATv2", "Sum", 8, 8, 0),
     ],
 )
-def test_an_evaluation_has_calls_of_its_own(
-    model: str, aggregation: str, trains: int, evaluates: int, shared: int, store: Path
-):
+def test_an_evaluation_has_calls_of_its_own(model, aggregation, trains, evaluates, shared, store):
     """Only batch normalisation makes training compute all rows, and with them the same calls."""
     graph = datasets.open_store(store)
     main = sources_of(made(model, aggregation, after_layer=""), graph, OPTIONS).main
@@ -161,7 +157,7 @@ def calls_of(main: str, function: str) -> list[str]:
 
 @pytest.mark.parametrize(("model", "aggregation"), EARLY)
 @pytest.mark.slow
-def test_early_losses_are_those_of_float64(model: str, aggregation: str, store: Path, programs: Together):
+def test_early_losses_are_those_of_float64(model, aggregation, store, programs):
     """Rounding grows with the epochs and is another in each variant of the kernels."""
     synthesis, exact = (made(model, aggregation, after_layer="") for _ in range(2))
     graph = datasets.open_store(store)
@@ -183,9 +179,7 @@ def test_early_losses_are_those_of_float64(model: str, aggregation: str, store: 
 
 @pytest.mark.parametrize("layers", MORE)
 @pytest.mark.slow
-def test_models_that_no_program_describes_have_the_engines_losses(
-    layers: str, store: Path, programs: Together, tmp_path: Path
-):
+def test_models_that_no_program_describes_have_the_engines_losses(layers, store, programs, tmp_path):
     synthesis, graph = more(layers), datasets.open_store(store)
     said = run(programs[layers], "--data", str(store), "--save", str(tmp_path / "trained"))
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
@@ -193,9 +187,7 @@ def test_models_that_no_program_describes_have_the_engines_losses(
 
 @pytest.mark.parametrize(("path", "options", "rates"), ZEROS)
 @pytest.mark.slow
-def test_features_with_zeros_are_multiplied_as_such(
-    path: str, options: dict, rates: Rates, programs: Together
-):
+def test_features_with_zeros_are_multiplied_as_such(path, options, rates, programs):
     folder, synthesis = programs[f"zeros {options}"], made("SAGE", "Mean")
     graph, lowering = datasets.open_store(store_of(folder)), CompileOptions(rates=rates)
     assert synthesis.lower(graph, lowering).program.input_path == path
@@ -204,13 +196,13 @@ def test_features_with_zeros_are_multiplied_as_such(
 
 
 @pytest.mark.slow
-def test_batch_normalisation_and_adam(store: Path, programs: Together):
+def test_batch_normalisation_and_adam(store, programs):
     losses = losses_of(run(programs["adam"], "--data", str(store)))
     assert losses == pytest.approx(train(made("GIN", "Sum"), datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
-def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
+def test_attention_with_dropout_of_its_own(store, programs):
     losses = losses_of(run(programs["attending"], "--data", str(store), "--epochs", "20"))
     expected = train(attending(), datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
@@ -218,9 +210,7 @@ def test_attention_with_dropout_of_its_own(store: Path, programs: Together):
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.slow
-def test_optimizers_weights_and_an_early_stop(
-    optimizer: str, store: Path, programs: Together, tmp_path: Path
-):
+def test_optimizers_weights_and_an_early_stop(optimizer, store, programs, tmp_path):
     synthesis, graph = made("GCN", "Sum", optimizer=optimizer, **STOPPING), datasets.open_store(store)
     folder = programs[optimizer]
     with torch.no_grad():
@@ -233,13 +223,13 @@ def test_optimizers_weights_and_an_early_stop(
     assert 3 <= len(losses) < 20
 
 
-def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_file(store: Path):
+def test_the_same_input_gives_the_same_bytes_which_are_those_of_the_golden_file(store):
     graph = datasets.open_store(store)
     assert_golden(lambda: sources_of(made("GCN", "Sum"), graph, OPTIONS), "main.cpp", GOLDEN)
 
 
 @pytest.mark.long
-def test_every_source_compiles_alone_with_all_variants_as_users_compile_it(tmp_path: Path):
+def test_every_source_compiles_alone_with_all_variants_as_users_compile_it(tmp_path):
     """The other tests compile the portable variant, not optimised, behind headers that are compiled once."""
     sources = taken_along(tmp_path)
     as_written = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-UGB_WITHOUT_AVX2", "-UGB_WITHOUT_AVX512")
@@ -247,7 +237,7 @@ def test_every_source_compiles_alone_with_all_variants_as_users_compile_it(tmp_p
 
 
 @pytest.mark.slow
-def test_what_is_written_is_formatted(store: Path, clang_format: Path, tmp_path: Path):
+def test_what_is_written_is_formatted(store, clang_format, tmp_path):
     graph = datasets.open_store(store)
     files = [GOLDEN / "main.cpp", GOLDEN / "mpi" / "main.cpp", GOLDEN / "cuda" / "main.cu"]
     rooms = (RUNTIME, RUNTIME.parent / "runtime_mpi", RUNTIME.parent / "runtime_cuda")
@@ -286,15 +276,13 @@ def test_what_is_written_is_formatted(store: Path, clang_format: Path, tmp_path:
     ids=["rows of length 1", "rows in bfloat16"],
 )
 @pytest.mark.whole
-def test_what_the_target_lacks_is_refused_by_name(
-    model, options: CompileOptions, reason: str, store: Path, tmp_path: Path
-):
+def test_what_the_target_lacks_is_refused_by_name(model, options, reason, store, tmp_path):
     with pytest.raises(NotLoweredError, match=reason):
         write_openmp(from_model(model), datasets.open_store(store), tmp_path / "out", options=options)
     assert not (tmp_path / "out").exists()
 
 
-def test_evaluation_has_no_arrays_that_only_backward_needs(store: Path):
+def test_evaluation_has_no_arrays_that_only_backward_needs(store):
     text = sources_of(made("SAGE", "Max"), datasets.open_store(store), OPTIONS).main
     training, evaluation = text.split("The outputs of all nodes, without dropout.")
     assert (training.count("spmm_max({"), evaluation.count("spmm_max({")) == (2, 2)
@@ -305,7 +293,7 @@ def test_evaluation_has_no_arrays_that_only_backward_needs(store: Path):
     assert (training.count("_shares.int32s()"), evaluation.count("_shares.int32s()")) == (4, 0)
 
 
-def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):
+def test_weights_of_one_name_in_cpp_are_refused(store, tmp_path):
     model = module_of(
         lambda self, x, edge_index: self.a["b"](x, edge_index) + self.a_b(x, edge_index),
         a=torch.nn.ModuleDict({"b": nn.GCNConv(CHANNELS, CLASSES)}),
@@ -317,17 +305,17 @@ def test_weights_of_one_name_in_cpp_are_refused(store: Path, tmp_path: Path):
 
 @pytest.mark.parametrize("model", ["GCN", "GIN"])
 @pytest.mark.whole
-def test_recording_leaves_the_model_and_torchs_state_alone(model: str, store: Path):
+def test_recording_leaves_the_model_and_torchs_state_alone(model, store):
     graph = datasets.open_store(store)
     assert_left_alone(made(model, "Sum"), lambda synthesis: sources_of(synthesis, graph))
 
 
-def test_a_folder_that_is_there_stays(store: Path, tmp_path: Path):
+def test_a_folder_that_is_there_stays(store, tmp_path):
     with pytest.raises(ResourceError, match="exists"):
         write_openmp(made("GCN", "Sum"), datasets.open_store(store), tmp_path)
 
 
-def test_no_name_becomes_code_or_a_path(store: Path, tmp_path: Path):
+def test_no_name_becomes_code_or_a_path(store, tmp_path):
     evil = "x\nint main() { return 1; }"
     synthesis, graph = made("GCN", "Sum"), datasets.open_store(store)
     with pytest.raises(ConfigError, match="letters, digits and _"):
@@ -344,7 +332,7 @@ def test_no_name_becomes_code_or_a_path(store: Path, tmp_path: Path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_weights_that_do_not_fit_change_nothing(tmp_path: Path):
+def test_weights_that_do_not_fit_change_nothing(tmp_path):
     model = made("GCN", "Sum").model
     save_weights(made("SAGE", "Sum").model, tmp_path / "other")
     before = [p.clone() for p in model.parameters()]
@@ -354,7 +342,7 @@ def test_weights_that_do_not_fit_change_nothing(tmp_path: Path):
 
 
 @pytest.mark.parametrize("position", [60, 100, 119, 120, 121])
-def test_a_damaged_header_of_weights_is_named(tmp_path: Path, position: int):
+def test_a_damaged_header_of_weights_is_named(tmp_path, position):
     """NumPy reads headers as Python: what is none of it fails in more than one way."""
     model = made("GCN", "Sum").model
     save_weights(model, tmp_path / "weights")
@@ -369,7 +357,7 @@ def test_a_damaged_header_of_weights_is_named(tmp_path: Path, position: int):
         file.write_bytes(data)
 
 
-def test_running_statistics_are_weights(tmp_path: Path):
+def test_running_statistics_are_weights(tmp_path):
     model, other = made("GIN", "Sum").model, made("GIN", "Sum").model
     for buffer in model.buffers():
         buffer.add_(3)

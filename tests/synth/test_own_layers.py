@@ -1,7 +1,6 @@
 """Layers whose aggregation a program writes itself, beside the same written with PyTorch and with PyG."""
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -121,7 +120,7 @@ def losses_by_hand(model: nn.Module, graph: Graph, name: str, epochs: int = 6) -
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_layer_trains_as_by_hand(name: str):
+def test_a_layer_trains_as_by_hand(name):
     graph = GRAPHS["weight" in MESSAGES[name][0]]
     synthesis = made(layer_of(name))
     (first, *_) = [op for op in synthesis.program(graph).ops if isinstance(op, Messages | Aggregate)]
@@ -132,7 +131,7 @@ def test_a_layer_trains_as_by_hand(name: str):
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_a_layer_outside_of_the_engine_has_the_same_rows_and_gradients(name: str):
+def test_a_layer_outside_of_the_engine_has_the_same_rows_and_gradients(name):
     graph, results = GRAPHS["weight" in MESSAGES[name][0]], []
     for own in (True, False):
         conv, x = made(layer_of(name)).model.convs[0].double(), graph.x.double().requires_grad_()
@@ -178,7 +177,7 @@ def test_what_a_layer_cannot_have_is_refused():
         weighted.model.convs[0](GRAPHS[False].x, GRAPHS[False].csc)
 
 
-def test_messages_with_sums_over_columns_have_no_kernel_on_a_gpu(tmp_path: Path):
+def test_messages_with_sums_over_columns_have_no_kernel_on_a_gpu(tmp_path):
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
 
     class Scored(pyg.MessagePassing):
@@ -200,13 +199,13 @@ def test_messages_with_sums_over_columns_have_no_kernel_on_a_gpu(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", MESSAGES)
-def test_ranks_learn_what_one_rank_does(name: str, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_learn_what_one_rank_does(name, monkeypatch):
     as_processes(monkeypatch)
     assert_as_one_rank(made(layer_of(name)).model, GRAPHS["weight" in MESSAGES[name][0]], mixed(3))
 
 
 @pytest.mark.parametrize("kind", ["ResGatedGraphConv", "TransformerConv", "own parameter"])
-def test_ranks_share_messages_of_pygs_layers(kind: str, monkeypatch: pytest.MonkeyPatch):
+def test_ranks_share_messages_of_pygs_layers(kind, monkeypatch):
     """Softmaxes over a node's edges, heads and parameters of messages."""
     pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
 

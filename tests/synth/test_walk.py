@@ -56,7 +56,7 @@ def quick_build(parts: Compiled, folder: Path) -> str:
     "is_quick", [True, pytest.param(False, marks=pytest.mark.long)], ids=["quick", "as written"]
 )
 def test_listing_1_becomes_a_program_that_builds_and_runs_without_python(
-    place: Path, tmp_path: Path, bare: dict[str, str], is_quick: bool, request
+    place, tmp_path, bare, is_quick, request
 ):
     build = quick_build(request.getfixturevalue("parts"), tmp_path) if is_quick else ""
     (tmp_path / "sage.gnn").write_text(LISTING, encoding="utf-8")
@@ -124,17 +124,17 @@ def copy(place: Path, folder: Path, tmp_path: Path) -> tuple[Path, Path]:
         (["--data", "x", "--epochs", "99999999999999999999"], "--epochs takes a number of at least 0"),
     ],
 )
-def test_a_wrong_command_line_is_refused(folder: Path, options: list[str], says: str):
+def test_a_wrong_command_line_is_refused(folder, options, says):
     said = run(folder, *options, code=2)
     assert says in said
     assert "usage: train --data STORE" in said
 
 
-def test_help_is_no_mistake(folder: Path):
+def test_help_is_no_mistake(folder):
     assert run(folder, "--help").startswith("usage: train --data STORE")
 
 
-def test_missing_folders_and_files_are_named(copy: tuple[Path, Path], tmp_path: Path):
+def test_missing_folders_and_files_are_named(copy, tmp_path):
     folder, store = copy
     assert "there is no folder /nowhere: --data names the store" in run(folder, "--data", "/nowhere", code=1)
     said = run(folder, "--data", str(store), "--load", "/nowhere", code=1)
@@ -147,7 +147,7 @@ def test_missing_folders_and_files_are_named(copy: tuple[Path, Path], tmp_path: 
     assert "indices.npy: No such file" in run(folder, "--data", str(store), code=1)
 
 
-def test_another_graph_of_the_same_sizes_is_refused(copy: tuple[Path, Path], tmp_path: Path):
+def test_another_graph_of_the_same_sizes_is_refused(copy, tmp_path):
     graph = make_graph(train=30)
     graph = graph.replace(x=graph.x.flip(0))
     datasets.save_store(graph, tmp_path / "other")
@@ -167,9 +167,7 @@ def test_another_graph_of_the_same_sizes_is_refused(copy: tuple[Path, Path], tmp
     ids=["a bit", "the end", "a byte more", "nearly all", "the beginning"],
 )
 @pytest.mark.parametrize("where", ["plan", "store"])
-def test_a_damaged_file_is_refused(
-    copy: tuple[Path, Path], where: str, change: Callable[[bytearray], object], says: str
-):
+def test_a_damaged_file_is_refused(copy, where, change, says):
     folder, store = copy
     (file,) = (folder / "plan").glob("split_val_rows*.npy") if where == "plan" else [store / "indices.npy"]
     spoiled(file, change)
@@ -177,7 +175,7 @@ def test_a_damaged_file_is_refused(
     assert f"train: {file}: {says}" in said
 
 
-def test_weights_that_do_not_fit_are_refused(copy: tuple[Path, Path], tmp_path: Path):
+def test_weights_that_do_not_fit_are_refused(copy, tmp_path):
     folder, store = copy
     weights = tmp_path / "weights"
     save_weights(made("GCN", "Sum").model, weights)
@@ -195,7 +193,7 @@ def test_weights_that_do_not_fit_are_refused(copy: tuple[Path, Path], tmp_path: 
     )
 
 
-def test_a_loss_that_is_not_finite_ends_training(copy: tuple[Path, Path], tmp_path: Path):
+def test_a_loss_that_is_not_finite_ends_training(copy, tmp_path):
     folder, store = copy
     model = made("GCN", "Sum").model
     with torch.no_grad():

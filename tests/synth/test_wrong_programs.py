@@ -476,7 +476,7 @@ WRONG = [
 
 @pytest.mark.parametrize(("text", "says"), WRONG)
 @pytest.mark.whole
-def test_a_mistake_is_named_with_its_place(text: str, says: str) -> None:
+def test_a_mistake_is_named_with_its_place(text, says):
     with pytest.raises(ProgramError) as raised:
         from_program(parse_program(text, source="wrong.gnn"), LAYERS)
     error = raised.value
@@ -511,7 +511,7 @@ EPOCHS = "for (int epoch = 0; epoch < totalEpoch; epoch++)"
         pytest.param("int k = 0; while (k < 3) { k = 1; k = 2; } " + EPOCHS, "5:37", marks=pytest.mark.slow),
     ],
 )
-def test_an_endless_outer_loop_is_blamed_on_its_line_within_5_seconds(loop: str, place: str) -> None:
+def test_an_endless_outer_loop_is_blamed_on_its_line_within_5_seconds(loop, place):
     began = time.process_time()  # of this process alone: others do not count
     with pytest.raises(ProgramError, match=f"wrong.gnn:{place}: the (loop|program) .*(never ends|end[?])"):
         from_program(parse_program(program().replace(EPOCHS, loop), source="wrong.gnn"), LAYERS)
@@ -528,18 +528,18 @@ def test_an_endless_outer_loop_is_blamed_on_its_line_within_5_seconds(loop: str,
         "int k = 9; while (k < 3) { print(k); }",
     ],
 )
-def test_loops_that_may_end_are_taken(loop: str) -> None:
+def test_loops_that_may_end_are_taken(loop):
     assert from_program(parse_program(program(after_epoch=loop)), LAYERS).recipe.script is not None
 
 
 @pytest.mark.parametrize("asked", ["gnn.loss() > 1", 'gnn.evaluate("val") < 0.9'])
-def test_a_loop_that_trains_may_ask_what_training_gives(asked: str) -> None:
+def test_a_loop_that_trains_may_ask_what_training_gives(asked):
     epochs = program()[program().index(EPOCHS) : -2]
     text = program(before=epochs).replace(EPOCHS, f"while ({asked})").replace(f"while ({asked})", EPOCHS, 1)
     assert from_program(parse_program(text), LAYERS).recipe.script is not None
 
 
-def test_a_loops_condition_may_ask_for_a_loss_behind_what_holds_at_first() -> None:
+def test_a_loops_condition_may_ask_for_a_loss_behind_what_holds_at_first():
     text = program(before="int epoch = 0;", after_epoch="epoch++;")
     asked = text.replace(EPOCHS, "while (epoch == 0 || gnn.loss() > 1)")
     assert from_program(parse_program(asked), LAYERS).recipe.script is not None
@@ -547,7 +547,7 @@ def test_a_loops_condition_may_ask_for_a_loss_behind_what_holds_at_first() -> No
         from_program(parse_program(text.replace(EPOCHS, "while (gnn.loss() > 1 || epoch == 0)")), LAYERS)
 
 
-def test_there_are_enough() -> None:
+def test_there_are_enough():
     assert len({says.split(": ", 1)[1] for _, says in WRONG}) >= 100
 
 
@@ -561,20 +561,20 @@ def test_there_are_enough() -> None:
         (LAYERS, {"totalEpoch": 0}, "the program trains nothing"),
     ],
 )
-def test_what_is_given_is_checked(layers: tuple[int, ...], settings: dict[str, object], message: str) -> None:
+def test_what_is_given_is_checked(layers, settings, message):
     with pytest.raises(ProgramError) as raised:
         from_program(parse_program(program()), layers, settings)
     assert raised.value.message == message
 
 
-def test_a_parameter_needs_a_value() -> None:
+def test_a_parameter_needs_a_value():
     text = program().replace("String dataset", "String dataset, float rate")
     with pytest.raises(ProgramError, match='"rate" has no value: give it as a setting'):
         from_program(parse_program(text), LAYERS)
     assert from_program(parse_program(text), LAYERS, {"rate": 1}).recipe.epochs == 200
 
 
-def test_the_line_that_an_error_shows_is_the_one_it_names() -> None:
+def test_the_line_that_an_error_shows_is_the_one_it_names():
     """Other characters than a line feed end lines for Python, and not for the parser."""
     for mark in ("\u2028", "\x0c", "\x85"):
         with pytest.raises(ProgramError) as raised:
@@ -582,12 +582,12 @@ def test_the_line_that_an_error_shows_is_the_one_it_names() -> None:
         assert str(raised.value).splitlines()[-2:] == ["  int x = 1.5;", "          ^"]
 
 
-def test_files_of_windows_are_read(tmp_path) -> None:
+def test_files_of_windows_are_read(tmp_path):
     (tmp_path / "a.gnn").write_bytes(b"\xef\xbb\xbf" + LISTING.replace("\n", "\r\n").encode())
     assert read_program(tmp_path / "a.gnn").text == LISTING
 
 
-def test_files_that_are_no_programs(tmp_path) -> None:
+def test_files_that_are_no_programs(tmp_path):
     with pytest.raises(DataError, match=r"cannot read the program .*: No such file"):
         read_program(tmp_path / "none.gnn")
     (tmp_path / "binary.gnn").write_bytes(b"function \xff")
@@ -599,7 +599,7 @@ def test_files_that_are_no_programs(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_damage_brings_another_error(seed: int) -> None:
+def test_no_damage_brings_another_error(seed):
     numbers, refused = random.Random(seed), 0
     for _ in range(60):
         text = list(numbers.choice([LISTING, program("GAT", "Sum", after_epoch='gnn.evaluate("val");')]))

@@ -40,18 +40,18 @@ def resume(run_dir: Path, graph=None, model=None, **options) -> None:
     Trainer(model or new_model(graph), graph, **options).fit()
 
 
-def test_checkpoint_holds_tensors_and_plain_values_only(run_dir: Path) -> None:
+def test_checkpoint_holds_tensors_and_plain_values_only(run_dir):
     contents = torch.load(run_dir / "checkpoints" / "last.pt", weights_only=True)
     assert contents["progress"]["epoch"] == 2
     assert contents["config"]["batch_size"] == 100
 
 
-def test_longer_run_continues(run_dir: Path) -> None:
+def test_longer_run_continues(run_dir):
     resume(run_dir, epochs=4, patience=50, workers=2)
     assert torch.load(run_dir / "checkpoints" / "last.pt")["progress"]["epoch"] == 4
 
 
-def test_a_run_goes_on_with_the_update_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_goes_on_with_the_update_it_began_with(tmp_path, monkeypatch):
     """A checkpoint from before updates were one kernel, resumed, equals a run that never stopped."""
     graph = community_graph()
 
@@ -94,12 +94,12 @@ class Flat(torch.nn.Linear):
         ({"graph": reorder(community_graph(), "degree").graph}, DataError, "was it renumbered .* since"),
     ],
 )
-def test_checkpoint_of_another_run_is_refused(run_dir: Path, change: dict, error: type, message: str) -> None:
+def test_checkpoint_of_another_run_is_refused(run_dir, change, error, message):
     with pytest.raises(error, match=message):
         resume(run_dir, **change)
 
 
-def test_changed_labels_features_or_splits_are_noticed(run_dir: Path) -> None:
+def test_changed_labels_features_or_splits_are_noticed(run_dir):
     graph = community_graph()
     assert graph.y is not None
     assert isinstance(graph.x, torch.Tensor)
@@ -113,7 +113,7 @@ def test_changed_labels_features_or_splits_are_noticed(run_dir: Path) -> None:
             resume(run_dir, graph=graph.replace(**change))
 
 
-def test_length_of_a_scheduled_run_cannot_change(tmp_path: Path) -> None:
+def test_length_of_a_scheduled_run_cannot_change(tmp_path):
     graph, options = community_graph(), OPTIONS | {"out_dir": tmp_path, "scheduler": "cosine"}
     Trainer(new_model(graph), graph, **options).fit()
     with pytest.raises(ConfigError, match="written with epochs=2; this run has 3"):
@@ -130,7 +130,7 @@ def test_length_of_a_scheduled_run_cannot_change(tmp_path: Path) -> None:
         (1, "not a checkpoint"),
     ],
 )
-def test_damaged_checkpoint_is_refused(run_dir: Path, content: object, message: str) -> None:
+def test_damaged_checkpoint_is_refused(run_dir, content, message):
     path = run_dir / "checkpoints" / "last.pt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -143,7 +143,7 @@ def test_damaged_checkpoint_is_refused(run_dir: Path, content: object, message: 
         resume(run_dir)
 
 
-def test_damage_in_the_middle_of_the_file_is_found(run_dir: Path) -> None:
+def test_damage_in_the_middle_of_the_file_is_found(run_dir):
     path = run_dir / "checkpoints" / "last.pt"
     data = bytearray(path.read_bytes())
     at = data.index(b"data.pkl") + 200
@@ -153,7 +153,7 @@ def test_damage_in_the_middle_of_the_file_is_found(run_dir: Path) -> None:
         resume(run_dir)
 
 
-def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path: Path) -> None:
+def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path):
     class Keep(Callback):
         def state_dict(self) -> dict[str, object]:
             return {"path": Path("a")}
@@ -168,7 +168,7 @@ def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path: Path) -> No
     Trainer(new_model(graph), graph, **options, resume=True, trust_checkpoint=True).fit()
 
 
-def test_a_zip_file_of_arrays_is_no_checkpoint(tmp_path: Path) -> None:
+def test_a_zip_file_of_arrays_is_no_checkpoint(tmp_path):
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS)
     np.savez(tmp_path / "weights.npz", weight=np.arange(3))
@@ -176,7 +176,7 @@ def test_a_zip_file_of_arrays_is_no_checkpoint(tmp_path: Path) -> None:
         trainer.load_weights(tmp_path / "weights.npz")
 
 
-def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
+def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
     graph = community_graph()
     (tmp_path / "there").mkdir()
     for name in ("new", "there"):
@@ -186,7 +186,7 @@ def test_a_run_that_cannot_start_leaves_no_folder(tmp_path: Path) -> None:
     assert [*tmp_path.rglob("*")] == [tmp_path / "there"]
 
 
-def test_resume_needs_a_run_and_a_fresh_run_an_empty_folder(run_dir: Path, tmp_path: Path) -> None:
+def test_resume_needs_a_run_and_a_fresh_run_an_empty_folder(run_dir, tmp_path):
     graph = community_graph()
     empty = tmp_path / "empty"
     with pytest.raises(ConfigError, match=r"last.pt does not exist; .*resume='auto'"):
@@ -200,14 +200,14 @@ def test_resume_needs_a_run_and_a_fresh_run_an_empty_folder(run_dir: Path, tmp_p
 
 
 @pytest.mark.parametrize("damage", ["cut", "missing"])
-def test_log_that_was_changed_since_is_refused(run_dir: Path, damage: str) -> None:
+def test_log_that_was_changed_since_is_refused(run_dir, damage):
     steps = run_dir / "steps.jsonl"
     steps.write_bytes(b"{}\n") if damage == "cut" else steps.unlink()
     with pytest.raises(DataError, match=r"steps.jsonl (has 3 bytes|is missing)"):
         resume(run_dir)
 
 
-def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:
+def test_weights_are_taken_from_a_checkpoint(run_dir):
     graph = community_graph()
     trainer = Trainer(new_model(graph, seed=5), graph)
     trainer.load_weights(run_dir / "checkpoints" / "best.pt")
@@ -220,9 +220,7 @@ def test_weights_are_taken_from_a_checkpoint(run_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("edges", [[], [(0, 1)]])
-def test_a_graph_with_at_most_one_edge_is_known_by_its_values_whatever_their_strides(
-    edges: list[tuple[int, int]],
-) -> None:
+def test_a_graph_with_at_most_one_edge_is_known_by_its_values_whatever_their_strides(edges):
     """A stride of a dimension of one element may be any, also for what is called contiguous."""
     rows = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2)
     indptr = torch.tensor([0, 0, len(edges)])

@@ -1,6 +1,5 @@
 """The Trainer compiles PyG's models for mini-batches: losses are those of the models as they are written."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +38,7 @@ def losses(trainer: Trainer) -> list[float]:
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("name", MODELS)
-def test_losses_and_scores_are_those_of_the_model_as_written(name: str, layout: str) -> None:
+def test_losses_and_scores_are_those_of_the_model_as_written(name, layout):
     compiled = trained(MODELS[name], layout=layout)
     assert compiled.uncompiled_reason == ""
     if layout == "blocks":  # PyG's layers take no blocks
@@ -53,7 +52,7 @@ def test_losses_and_scores_are_those_of_the_model_as_written(name: str, layout: 
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_a_run_has_the_same_bits_with_any_workers_and_when_it_resumes(workers: int, tmp_path: Path) -> None:
+def test_a_run_has_the_same_bits_with_any_workers_and_when_it_resumes(workers, tmp_path):
     def make() -> nn.Module:
         return pyg.GraphSAGE(CHANNELS, 16, 2, CLASSES, dropout=0.5)
 
@@ -64,7 +63,7 @@ def test_a_run_has_the_same_bits_with_any_workers_and_when_it_resumes(workers: i
         assert torch.equal(ours, theirs), name
 
 
-def test_what_runs_as_written_is_said() -> None:
+def test_what_runs_as_written_is_said():
     def written() -> nn.Module:
         conv = pyg.SAGEConv(CHANNELS, CLASSES)
         return module_of(lambda self, x, edge_index: torch.fft.fft(self.conv(x, edge_index)).real, conv=conv)
@@ -76,14 +75,14 @@ def test_what_runs_as_written_is_said() -> None:
     assert trained(lambda: gnn.GCN(CHANNELS, 8, CLASSES, 2)).uncompiled_reason == ""
 
 
-def test_what_is_measured_on_the_model_does_not_become_the_reason_of_the_run() -> None:
+def test_what_is_measured_on_the_model_does_not_become_the_reason_of_the_run():
     run = trained(lambda: pyg.SAGEConv(CHANNELS, CLASSES), fanouts=(4,))
     vars(run.runner).pop("widest", None)  # found once and kept
     assert run.runner.widest >= CLASSES  # seen by hooks, with which a model runs as written
     assert run.runner.uncompiled_reason == ""
 
 
-def test_weights_go_to_models_that_take_them() -> None:
+def test_weights_go_to_models_that_take_them():
     graph = make_graph()
     weight = torch.rand(graph.num_edges) + 0.1
     graph = graph.replace(csc=type(graph.csc)(graph.csc.indptr, graph.csc.indices, graph.num_nodes, weight))
@@ -112,7 +111,7 @@ def of_types(make: Any) -> Any:
         of_types(lambda width: pyg.GATConv((-1, -1), width, add_self_loops=False)),
     ],
 )
-def test_models_over_node_types_learn_the_same(make: Any, layout: str) -> None:
+def test_models_over_node_types_learn_the_same(make, layout):
     graph = with_venue_features(bibliography())
     if layout == "blocks":  # the first run, which fills in the widths, is of the model as it is written
         model = make()

@@ -42,17 +42,17 @@ BAD = [
 
 
 @pytest.mark.parametrize(("options", "message"), BAD, ids=[str(options) for options, _ in BAD])
-def test_option_that_cannot_be_meant_is_refused(options: dict[str, object], message: str) -> None:
+def test_option_that_cannot_be_meant_is_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(**options)
 
 
-def test_an_unknown_option_is_answered_with_those_known() -> None:
+def test_an_unknown_option_is_answered_with_those_known():
     with pytest.raises(ConfigError, match=r"'zzz'.*Known are: mode, epochs"):
         TrainConfig.from_dict({"zzz": 1})
 
 
-def test_values_as_yaml_reads_them_are_taken() -> None:
+def test_values_as_yaml_reads_them_are_taken():
     config = TrainConfig.from_dict({"fanouts": [15, 10], "lr": "1e-3", "out_dir": "runs/a", "seed": 7})
     assert config.fanouts == (15, 10)
     assert config.lr == 0.001
@@ -60,7 +60,7 @@ def test_values_as_yaml_reads_them_are_taken() -> None:
     assert TrainConfig.from_dict(config.to_json()) == config
 
 
-def test_updated_checks_again_and_leaves_the_original() -> None:
+def test_updated_checks_again_and_leaves_the_original():
     config = TrainConfig()
     assert config.updated(epochs=3).epochs == 3
     assert config.epochs == TrainConfig().epochs
@@ -68,14 +68,14 @@ def test_updated_checks_again_and_leaves_the_original() -> None:
         config.updated(epochs=-1)
 
 
-def test_ready_optimizer_is_kept_not_copied() -> None:
+def test_ready_optimizer_is_kept_not_copied():
     optimizer = torch.optim.SGD([torch.zeros(2, requires_grad=True)], lr=0.1)
     config = TrainConfig(optimizer=optimizer).updated(epochs=2)
     assert config.optimizer is optimizer
     assert config.to_json()["optimizer"] == "torch.optim.sgd.SGD"
 
 
-def test_every_field_is_frozen_and_documented() -> None:
+def test_every_field_is_frozen_and_documented():
     import ast
     import inspect
 
@@ -108,7 +108,7 @@ def model() -> torch.nn.Module:
 
 
 @pytest.mark.parametrize("name", ["adamw", "Adam", "sgd", "RMSprop", "adagrad", "nadam", "radam", "rprop"])
-def test_optimizer_by_name_gets_rate_and_decay(name: str) -> None:
+def test_optimizer_by_name_gets_rate_and_decay(name):
     decay = 0.0 if name == "rprop" else 0.01
     optimizer = make_optimizer(TrainConfig(optimizer=name, lr=0.5, weight_decay=decay), model())
     assert type(optimizer).__name__.lower() == name.lower()
@@ -117,18 +117,18 @@ def test_optimizer_by_name_gets_rate_and_decay(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad", "nadam", "rprop"])
-def test_updates_are_one_kernel_where_pytorch_has_one(name: str) -> None:
+def test_updates_are_one_kernel_where_pytorch_has_one(name):
     optimizer = make_optimizer(TrainConfig(optimizer=name), model())
     assert bool(optimizer.param_groups[0].get("fused")) == (name not in ("nadam", "rprop"))
 
 
-def test_parameters_that_are_no_floats_are_updated_one_by_one() -> None:
+def test_parameters_that_are_no_floats_are_updated_one_by_one():
     net = torch.nn.ParameterList([torch.nn.Parameter(torch.ones(3, dtype=torch.complex64))])
     assert not make_optimizer(TrainConfig(optimizer="adam"), net).param_groups[0]["fused"]
 
 
 @pytest.mark.parametrize("name", ["adam", "adamw", "sgd", "adagrad"])
-def test_the_one_kernel_gives_the_numbers_of_the_many(name: str) -> None:
+def test_the_one_kernel_gives_the_numbers_of_the_many(name):
     nets = [torch.nn.Sequential(torch.nn.Linear(3, 40), torch.nn.Linear(40, 2)) for _ in range(2)]
     nets[1].load_state_dict(nets[0].state_dict())
     config = TrainConfig(optimizer=name, lr=0.05, weight_decay=0.01)
@@ -145,7 +145,7 @@ def test_the_one_kernel_gives_the_numbers_of_the_many(name: str) -> None:
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
 
 
-def test_optimizer_by_function_and_instance() -> None:
+def test_optimizer_by_function_and_instance():
     net = model()
     made = make_optimizer(TrainConfig(optimizer=lambda p: torch.optim.SGD(p, lr=0.2, momentum=0.9)), net)
     assert made.param_groups[0]["momentum"] == 0.9
@@ -162,12 +162,12 @@ def test_optimizer_by_function_and_instance() -> None:
         (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), "none of the model's parameters"),
     ],
 )
-def test_optimizer_that_does_not_fit_is_refused(choice: object, message: str) -> None:
+def test_optimizer_that_does_not_fit_is_refused(choice, message):
     with pytest.raises(ConfigError, match=message):
         make_optimizer(TrainConfig(optimizer=choice), model())  # type: ignore[arg-type]
 
 
-def test_decay_for_an_optimizer_without_it_is_refused() -> None:
+def test_decay_for_an_optimizer_without_it_is_refused():
     with pytest.raises(ConfigError, match="'rprop' has no weight_decay"):
         make_optimizer(TrainConfig(optimizer="rprop", weight_decay=0.1), model())
 
@@ -183,7 +183,7 @@ def rates(config: TrainConfig, total: int = 10) -> list[float]:
     return found
 
 
-def test_step_schedules_rise_in_the_warm_up_and_fall_to_zero() -> None:
+def test_step_schedules_rise_in_the_warm_up_and_fall_to_zero():
     cosine = rates(TrainConfig(lr=1.0, scheduler="cosine", warmup_steps=4))
     assert cosine[:5] == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0])
     assert cosine[4:] == sorted(cosine[4:], reverse=True)
@@ -194,7 +194,7 @@ def test_step_schedules_rise_in_the_warm_up_and_fall_to_zero() -> None:
     assert one[0] < 0.1 > one[-1]
 
 
-def test_plateau_halves_the_rate_when_the_metric_stalls() -> None:
+def test_plateau_halves_the_rate_when_the_metric_stalls():
     config = TrainConfig(lr=1.0, scheduler="plateau")
     optimizer = make_optimizer(config, model())
     schedule = LearningRateSchedule(config, optimizer, total_steps=10, maximize=True)
@@ -205,7 +205,7 @@ def test_plateau_halves_the_rate_when_the_metric_stalls() -> None:
     assert schedule.learning_rate == 0.5
 
 
-def test_scheduler_by_function_advances_by_epochs() -> None:
+def test_scheduler_by_function_advances_by_epochs():
     config = TrainConfig(
         lr=1.0, scheduler=lambda o: torch.optim.lr_scheduler.StepLR(o, 1, 0.1), optimizer="sgd"
     )
@@ -226,7 +226,7 @@ def test_scheduler_by_function_advances_by_epochs() -> None:
         ({"scheduler": "plateau", "eval_every": 0}, "never evaluates"),
     ],
 )
-def test_scheduler_that_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+def test_scheduler_that_does_not_fit_is_refused(options, message):
     config = TrainConfig(**options)
     with pytest.raises(ConfigError, match=message):
         LearningRateSchedule(config, make_optimizer(config, model()), total_steps=3, maximize=True)

@@ -1,7 +1,6 @@
 """Cores without a device: arrangements are tried on copies and followed; learning does not change."""
 
 import time
-from pathlib import Path
 
 import pytest
 import torch
@@ -108,7 +107,7 @@ def test_arrangements_are_tried_and_the_fastest_is_followed():
 
 
 @pytest.mark.parametrize("turns", [True, False])
-def test_a_saved_plan_with_its_cores_changes_no_loss(turns, tmp_path: Path):
+def test_a_saved_plan_with_its_cores_changes_no_loss(turns, tmp_path):
     trial = TimedArrangement(cores=Arrangement(workers=2, threads=2, turns=turns), seconds=0.01)
     make_plan(Profile(times=(TIMES,), trials=(trial,)), 13).save(tmp_path / "plan.json")
     trainer = make_trainer(plan=str(tmp_path / "plan.json"))

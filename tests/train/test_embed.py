@@ -1,6 +1,5 @@
 """Embeddings are the rows that the last layer reads, under any budget, for every kind of model."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ CLOSE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 @pytest.mark.parametrize("name", list(gnn.MODELS))
-def test_the_last_layer_makes_the_outputs_of_the_embeddings(name: str) -> None:
+def test_the_last_layer_makes_the_outputs_of_the_embeddings(name):
     graph = uneven_graph()
     model: Any = native_model(name, graph)
     trainer = Trainer(model, graph, fanouts=(3, 4, 5))
@@ -38,7 +37,7 @@ def test_the_last_layer_makes_the_outputs_of_the_embeddings(name: str) -> None:
     torch.testing.assert_close(all_neighbors.embed([3, 5], mode="sampled"), rows[[3, 5]], **CLOSE)
 
 
-def test_normalisation_and_new_weights_are_those_of_the_model() -> None:
+def test_normalisation_and_new_weights_are_those_of_the_model():
     """A copy that kept its own statistics or weights would give the rows of the first call again."""
     graph = uneven_graph()
     model = gnn.GraphSAGE(12, 24, 3, 2, norm="batch", dropout=0.5)
@@ -71,7 +70,7 @@ class Headed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("compiled", [True, False])
-def test_any_model_is_run_up_to_its_last_layer(compiled: bool) -> None:
+def test_any_model_is_run_up_to_its_last_layer(compiled):
     graph = uneven_graph()
     model = Headed().eval()
     wanted = model.gnn(graph.x, graph.to_edge_index()).relu().detach()
@@ -102,12 +101,12 @@ def test_any_model_is_run_up_to_its_last_layer(compiled: bool) -> None:
         (Headed(), {"nodes": [400]}, r"ids in \[0, 400\)"),
     ],
 )
-def test_what_has_no_embeddings_is_refused(model: torch.nn.Module, options: Any, why: str) -> None:
+def test_what_has_no_embeddings_is_refused(model, options, why):
     with pytest.raises(ConfigError, match=why):
         Trainer(model, uneven_graph(), fanouts=(3,) * 2).embed(**options)
 
 
-def test_a_layer_over_other_rows_than_nodes_is_refused() -> None:
+def test_a_layer_over_other_rows_than_nodes_is_refused():
     class Pooled(Headed):
         def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
             return self.head(self.gnn(x, edge_index).mean(0, keepdim=True)).expand(len(x), -1)
@@ -116,7 +115,7 @@ def test_a_layer_over_other_rows_than_nodes_is_refused() -> None:
         Trainer(Pooled(), uneven_graph(), fanouts=(3, 3)).embed()
 
 
-def test_every_type_of_a_typed_graph_has_embeddings() -> None:
+def test_every_type_of_a_typed_graph_has_embeddings():
     graph = bibliography()
     torch.manual_seed(0)
     model = gnn.RGCN.of(graph, 16, num_layers=3, act="gelu")
@@ -158,7 +157,7 @@ class Typed(torch.nn.Module):
 
 
 @pytest.mark.parametrize("head", [True, False])
-def test_typed_models_of_pyg_are_run_up_to_their_last_layer(head: bool) -> None:
+def test_typed_models_of_pyg_are_run_up_to_their_last_layer(head):
     graph = bibliography()
     model = Typed(graph, head=head)
     trainer = Trainer(model, graph, fanouts=(3, 3))
@@ -174,7 +173,7 @@ def test_typed_models_of_pyg_are_run_up_to_their_last_layer(head: bool) -> None:
         torch.testing.assert_close(authors, hidden["author"].relu().detach(), **CLOSE)
 
 
-def test_links_are_embedded_by_their_encoder() -> None:
+def test_links_are_embedded_by_their_encoder():
     graph = one_relation()
     model = sage(graph)
     trainer = Trainer(model, graph, task="link", fanouts=(3, 3))
@@ -188,7 +187,7 @@ def test_links_are_embedded_by_their_encoder() -> None:
     assert torch.equal(Trainer(alone, kept, task="link", fanouts=(0,)).embed([4]), alone.encoder.rows[[4]])
 
 
-def test_links_of_two_types_are_embedded_by_type() -> None:
+def test_links_of_two_types_are_embedded_by_type():
     graph = films(splits=True)
     trainer = Trainer(by_type(graph), graph, task="link", fanouts=(3, 3))
     with pytest.raises(ConfigError, match="user and film; say whose rows"):
@@ -201,7 +200,7 @@ def test_links_of_two_types_are_embedded_by_type() -> None:
 
 
 @pytest.mark.parametrize("suffix", ["npy", "parquet"])
-def test_embeddings_are_written_in_chunks(suffix: str, tmp_path: Path) -> None:
+def test_embeddings_are_written_in_chunks(suffix, tmp_path):
     graph, path = uneven_graph(), tmp_path / f"rows.{suffix}"
     trainer = Trainer(native_model("sage", graph), graph, fanouts=(3, 3, 3), memory_budget_bytes=SMALL)
     nodes = torch.arange(399, -1, -1)

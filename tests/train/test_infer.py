@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -72,9 +71,7 @@ def spied(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 @pytest.mark.parametrize("name", list(gnn.MODELS))
 @pytest.mark.parametrize("weighted", [False, True])
-def test_layer_wise_inference_equals_one_pass(
-    name: str, weighted: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_layer_wise_inference_equals_one_pass(name, weighted, monkeypatch):
     graph = uneven_graph()
     if weighted:
         graph.csc.weight = torch.rand(graph.num_edges) + 0.1
@@ -88,7 +85,7 @@ def test_layer_wise_inference_equals_one_pass(
 
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("options", [{"add_self_loops": False}, {"improved": True}])
-def test_gcn_normalisation_is_the_whole_graphs(options: dict[str, bool], weighted: bool) -> None:
+def test_gcn_normalisation_is_the_whole_graphs(options, weighted):
     """Self-loops of sources outside the chunk count in their degrees, with their weights."""
     graph = uneven_graph()
     if weighted:
@@ -99,7 +96,7 @@ def test_gcn_normalisation_is_the_whole_graphs(options: dict[str, bool], weighte
     torch.testing.assert_close(small, whole, rtol=1e-4, atol=1e-5)
 
 
-def test_layer_wise_inference_keeps_in_memory_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layer_wise_inference_keeps_in_memory_what_fits(monkeypatch):
     graph = uneven_graph()
     model = native_model("sage", graph)
     kept = spied(monkeypatch)
@@ -109,7 +106,7 @@ def test_layer_wise_inference_keeps_in_memory_what_fits(monkeypatch: pytest.Monk
     assert kept == [True, False, False]  # the last are the products of 3 columns that are summed
 
 
-def test_layer_wise_inference_takes_sparse_features_and_any_nodes() -> None:
+def test_layer_wise_inference_takes_sparse_features_and_any_nodes():
     graph = uneven_graph()
     assert isinstance(graph.x, torch.Tensor)
     model = native_model("gcn", graph)
@@ -120,14 +117,14 @@ def test_layer_wise_inference_takes_sparse_features_and_any_nodes() -> None:
     torch.testing.assert_close(small, whole[nodes], rtol=1e-4, atol=1e-5)
 
 
-def test_evaluation_does_not_depend_on_the_budget() -> None:
+def test_evaluation_does_not_depend_on_the_budget():
     graph = uneven_graph()
     model = native_model("gat" if "gat" in gnn.MODELS else "gin", graph)
     large = Trainer(model, graph).evaluate("val")
     assert Trainer(model, graph, memory_budget_bytes=SMALL).evaluate("val") == pytest.approx(large, rel=1e-4)
 
 
-def test_evaluation_mode_is_set_and_given_back() -> None:
+def test_evaluation_mode_is_set_and_given_back():
     graph = uneven_graph()
     model = native_model("sage", graph).train()
     trainer = Trainer(model, graph, memory_budget_bytes=SMALL)
@@ -155,7 +152,7 @@ class Gcn(torch.nn.Module):
         return x
 
 
-def test_expansion_equals_one_pass_also_where_degrees_of_sources_count() -> None:
+def test_expansion_equals_one_pass_also_where_degrees_of_sources_count():
     graph = community_graph(5000, degree=3)
     model = Gcn()
     budget = 400_000
@@ -177,7 +174,7 @@ class Hops(torch.nn.Linear):
     propagate = torch.nn.Linear.forward
 
 
-def test_what_a_model_says_by_an_integer_of_numpy_counts() -> None:
+def test_what_a_model_says_by_an_integer_of_numpy_counts():
     model = Hops(np.int64(4))
     assert infer.depth(model, TrainConfig()) == 4
     assert module_traits.num_layers(model) == 4
@@ -199,7 +196,7 @@ class Wide(torch.nn.Module):
         return torch.nn.functional.dropout(x, training=True) @ self.first @ self.second
 
 
-def test_the_width_of_a_model_is_of_what_it_computes_not_of_its_parameters() -> None:
+def test_the_width_of_a_model_is_of_what_it_computes_not_of_its_parameters():
     graph = uneven_graph()
     model = Wide(90, 33_401).train()
     runner, random = Trainer(model, graph).runner, torch.get_rng_state()
@@ -213,13 +210,13 @@ def test_the_width_of_a_model_is_of_what_it_computes_not_of_its_parameters() -> 
     assert Trainer(gnn.GAT(12, 24, 3, heads=2), graph).runner.widest == 24
 
 
-def test_a_model_with_a_row_for_each_node_is_run_on_the_whole_graph_at_any_budget() -> None:
+def test_a_model_with_a_row_for_each_node_is_run_on_the_whole_graph_at_any_budget():
     graph = uneven_graph()
     trainer = Trainer(Wide(90, 400, of_all=True).eval(), graph, memory_budget_bytes=SMALL)
     assert trainer.predict().shape == (400, 3)
 
 
-def test_expansion_that_cannot_fit_says_what_it_needs() -> None:
+def test_expansion_that_cannot_fit_says_what_it_needs():
     graph = uneven_graph()
     trainer = Trainer(AsWritten(12, 3, hidden=64), graph, memory_budget_bytes=SMALL)
     with pytest.raises(
@@ -228,7 +225,7 @@ def test_expansion_that_cannot_fit_says_what_it_needs() -> None:
         trainer.predict([17])
 
 
-def test_depth_counts_layers_and_their_k() -> None:
+def test_depth_counts_layers_and_their_k():
     conv = torch.nn.Linear(2, 2)
     conv.propagate = lambda: None
     conv.K = 10
@@ -253,7 +250,7 @@ class Unsaid(torch.nn.Module):
         return outputs
 
 
-def test_a_model_of_blocks_says_how_many_it_takes() -> None:
+def test_a_model_of_blocks_says_how_many_it_takes():
     graph = uneven_graph()
     model = Unsaid(native_model("sage", graph))
     with pytest.raises(ConfigError, match=r"Unsaid is called with one block per layer.*attribute num_layers"):
@@ -264,7 +261,7 @@ def test_a_model_of_blocks_says_how_many_it_takes() -> None:
     assert module_traits.layers_of(gnn.GraphSAGE(12, 8, 3, 4)) == 4
 
 
-def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> None:
+def test_activations_in_a_file_are_those_that_were_written(tmp_path):
     rows = torch.randn(1000, 7)
     kept = ScratchRows(1000, 7, in_memory=False, folder=tmp_path)
     for start in range(0, 1000, 300):
@@ -274,7 +271,7 @@ def test_activations_in_a_file_are_those_that_were_written(tmp_path: Path) -> No
     assert not list(tmp_path.iterdir())  # the file has no name, and goes with the process
 
 
-def test_a_flipped_byte_of_a_temporary_file_is_told(tmp_path: Path) -> None:
+def test_a_flipped_byte_of_a_temporary_file_is_told(tmp_path):
     rows = torch.randn(1000, 7)  # 28,000 bytes: the last block is not whole, and chunks end inside of blocks
     for place, damaged in ((27_999, 999), (8192, 292)):
         kept = ScratchRows(1000, 7, in_memory=False, folder=tmp_path)
@@ -290,7 +287,7 @@ def test_a_flipped_byte_of_a_temporary_file_is_told(tmp_path: Path) -> None:
             kept.gather(torch.tensor([damaged]))
 
 
-def test_full_disk_for_activations_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_for_activations_is_told(tmp_path, monkeypatch):
     def no_space(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
@@ -324,7 +321,7 @@ print(peak() - before)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-def test_peak_memory_stays_within_the_budget() -> None:
+def test_peak_memory_stays_within_the_budget():
     """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
 
     def growth(budget: int) -> int:
@@ -340,7 +337,7 @@ def test_peak_memory_stays_within_the_budget() -> None:
 
 @pytest.mark.parametrize("mode", ["exact", "sampled"])
 @pytest.mark.parametrize("budget", [SMALL, 1 << 30])
-def test_a_node_with_a_self_loop_has_one_output_however_often_it_is_asked_for(budget: int, mode: str) -> None:
+def test_a_node_with_a_self_loop_has_one_output_however_often_it_is_asked_for(budget, mode):
     graph = uneven_graph()
     conv = pyg_nn.GCNConv(graph.num_features, graph.num_classes)
     options = {"fanouts": (-1,), "memory_budget_bytes": budget, "layout": "subgraph"}

@@ -45,7 +45,7 @@ def trainer_of(graph: Graph, name: str = "sage", layers: int = 3) -> Trainer:
     return Trainer(model, graph, fanouts=(3,) * layers, memory_budget_bytes=SMALL)
 
 
-def test_each_layer_is_computed_for_what_the_next_ones_read(sizes: list[int]) -> None:
+def test_each_layer_is_computed_for_what_the_next_ones_read(sizes):
     graph = ring(1500)
     whole = trainer_of(graph).predict()
     assert sizes == [1500, 1500, 1500], "the last layer sums products of three columns"
@@ -58,7 +58,7 @@ def test_each_layer_is_computed_for_what_the_next_ones_read(sizes: list[int]) ->
 
 @pytest.mark.parametrize("name", list(gnn.MODELS))
 @pytest.mark.parametrize("weighted", [False, True])
-def test_outputs_of_some_nodes_are_those_of_all(name: str, weighted: bool, sizes: list[int]) -> None:
+def test_outputs_of_some_nodes_are_those_of_all(name, weighted, sizes):
     graph = random_graph(3000, 2, 12)
     if weighted:
         graph.csc.weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(1)) + 0.1
@@ -72,7 +72,7 @@ def test_outputs_of_some_nodes_are_those_of_all(name: str, weighted: bool, sizes
 
 
 @pytest.mark.slow
-def test_all_rows_are_computed_where_most_are_read(sizes: list[int]) -> None:
+def test_all_rows_are_computed_where_most_are_read(sizes):
     graph = random_graph(800, 20, 12)
     trainer = trainer_of(graph)
     trainer.predict(torch.arange(100))
@@ -82,9 +82,7 @@ def test_all_rows_are_computed_where_most_are_read(sizes: list[int]) -> None:
     assert scores["accuracy"] == whole["accuracy"]
 
 
-def test_what_is_read_does_not_depend_on_how_its_edges_are_divided(
-    sizes: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_read_does_not_depend_on_how_its_edges_are_divided(sizes, monkeypatch):
     graph = random_graph(3000, 2, 12)
     nodes = torch.arange(0, 3000, 100)
     trainer_of(graph).predict(nodes)

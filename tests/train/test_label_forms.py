@@ -126,7 +126,7 @@ def plain_losses(graph: Graph, width: int, loss: Loss, y: Tensor, nodes: Tensor)
 @pytest.mark.parametrize(
     "form", [pytest.param(f, marks=() if f in AT_ONCE else pytest.mark.slow) for f in FORMS]
 )
-def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
+def test_losses_are_those_of_a_plain_loop(form, mode):
     y, loss, labels, known = FORMS[form]
     graph = brought(y)
     width = graph.num_classes
@@ -146,7 +146,7 @@ def test_losses_are_those_of_a_plain_loop(form: str, mode: str) -> None:
     assert losses(trainer) == pytest.approx(expected, rel=1e-4)
 
 
-def test_one_label_has_the_metrics_of_several() -> None:
+def test_one_label_has_the_metrics_of_several():
     """Those of the same label twice, which average to the same."""
     one, two = (Scores(task_of(brought(y)), METRICS["multi-label"], CPU) for y in (BITS[:, :1], TWICE))
     outputs = X[:, :1]
@@ -156,7 +156,7 @@ def test_one_label_has_the_metrics_of_several() -> None:
 
 
 @pytest.mark.parametrize("mark", [-1.0, -100.0])
-def test_a_node_with_some_of_its_labels_is_named(mark: float) -> None:
+def test_a_node_with_some_of_its_labels_is_named(mark):
     y = BITS.clone()
     y[7, 0] = mark
     graph = brought(y)
@@ -167,7 +167,7 @@ def test_a_node_with_some_of_its_labels_is_named(mark: float) -> None:
         task_of(graph)
 
 
-def test_a_checked_split_has_no_rows_without_labels() -> None:
+def test_a_checked_split_has_no_rows_without_labels():
     graph = brought(marked(HOT, -1))
     assert graph.task == "multi-label"
     with pytest.raises(DataError, match="every node of a split needs a label"):
@@ -177,7 +177,7 @@ def test_a_checked_split_has_no_rows_without_labels() -> None:
     assert not set(unlabelled) & set(torch.cat(list(drawn.values())).tolist())
 
 
-def test_missing_labels_have_no_part_in_metrics() -> None:
+def test_missing_labels_have_no_part_in_metrics():
     """Those of each label's known rows, by scikit-learn; a label that is known of no row has none."""
     torch.manual_seed(4)
     y = torch.cat((MISSING_BITS, torch.full((len(MISSING_BITS), 1), NAN)), 1)
@@ -196,7 +196,7 @@ def test_missing_labels_have_no_part_in_metrics() -> None:
         assert found[name] == pytest.approx(sum(by(*one) for one in of_each) / 3, abs=1e-5)
 
 
-def test_missing_targets_have_no_part_in_metrics() -> None:
+def test_missing_targets_have_no_part_in_metrics():
     task, outputs = task_of(brought(MISSING_TARGETS)), torch.randn(len(X), 2)
     scores = Scores(task, METRICS["regression"], CPU)
     for rows in torch.arange(len(X)).split(97):
@@ -209,7 +209,7 @@ def test_missing_targets_have_no_part_in_metrics() -> None:
     assert found["r2"] == pytest.approx(sk.r2_score(MISSING_TARGETS[known], outputs[known]), rel=1e-4)
 
 
-def test_weights_of_labels_count_the_known_ones() -> None:
+def test_weights_of_labels_count_the_known_ones():
     y = torch.tensor([[1.0, NAN], [1.0, 0.0], [0.0, 1.0], [1.0, NAN]])
     weighted = with_class_weights(task_of(brought(MISSING_BITS[:, :2])), "balanced", y)
     assert weighted.class_weights is not None
@@ -221,7 +221,7 @@ def test_weights_of_labels_count_the_known_ones() -> None:
     assert float(weighted.loss(outputs, y)) == pytest.approx(float(each[known].mean()))
 
 
-def test_an_infinite_target_is_refused_and_nodes_without_any_are_left_out() -> None:
+def test_an_infinite_target_is_refused_and_nodes_without_any_are_left_out():
     y = without_cells(X[:, :2])
     y[TRAIN[0]] = NAN
     assert labelled(brought(y), TRAIN).tolist() == TRAIN[1:].tolist()
@@ -232,7 +232,7 @@ def test_an_infinite_target_is_refused_and_nodes_without_any_are_left_out() -> N
         brought(y).validate()
 
 
-def test_an_own_loss_must_leave_missing_cells_out() -> None:
+def test_an_own_loss_must_leave_missing_cells_out():
     task = task_of(brought(MISSING_TARGETS))
     check_own_loss(with_own_loss(task, squared_of_known), MISSING_TARGETS[TRAIN], num_ranks=1)
     with pytest.raises(ConfigError, match="loss= is not finite where a target is NaN"):
@@ -266,9 +266,7 @@ def rare_graph(every: int) -> Graph:
         (5, {}, False),
     ],
 )
-def test_a_class_that_accuracy_rewards_alone_is_warned_of(
-    every: int, options: dict[str, Any], warns: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_class_that_accuracy_rewards_alone_is_warned_of(every, options, warns, caplog):
     graph = rare_graph(every)
     trainer = Trainer(new_model(graph), graph, **OPTIONS, **options)
     assert trainer.baseline == ""
@@ -278,13 +276,13 @@ def test_a_class_that_accuracy_rewards_alone_is_warned_of(
     assert ("choose monitor='f1_macro', or metrics=('average_precision'" in caplog.text) == warns
 
 
-def test_the_metrics_that_the_warning_names_can_be_monitored() -> None:
+def test_the_metrics_that_the_warning_names_can_be_monitored():
     graph = rare_graph(20)
     result = Trainer(new_model(graph), graph, **OPTIONS, metrics=("average_precision", "f1_macro")).fit()
     assert result.monitor == "average_precision"
 
 
-def test_a_split_for_training_alone_has_its_baseline_and_other_tasks_have_none() -> None:
+def test_a_split_for_training_alone_has_its_baseline_and_other_tasks_have_none():
     graph = rare_graph(5)
     alone = graph.replace(splits={"train": graph.splits["train"]})
     trainer = Trainer(new_model(alone), alone, **OPTIONS)
@@ -298,7 +296,7 @@ def test_a_split_for_training_alone_has_its_baseline_and_other_tasks_have_none()
 
 @pytest.mark.parametrize("beta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("form", ["classes", "one label"])
-def test_no_other_threshold_has_a_larger_score(form: str, beta: float) -> None:
+def test_no_other_threshold_has_a_larger_score(form, beta):
     graph = rare_graph(8)
     assert graph.y is not None
     if form == "one label":
@@ -316,7 +314,7 @@ def test_no_other_threshold_has_a_larger_score(form: str, beta: float) -> None:
     assert of_each[np.float32(threshold)] == pytest.approx(max(of_each.values()), abs=1e-6)
 
 
-def test_a_threshold_needs_two_classes_with_nodes_of_both() -> None:
+def test_a_threshold_needs_two_classes_with_nodes_of_both():
     graph = community_graph()
     with pytest.raises(ConfigError, match="two classes or one label; this is a single-label task of width 3"):
         Trainer(new_model(graph), graph, **OPTIONS).best_threshold()
@@ -334,7 +332,7 @@ def test_a_threshold_needs_two_classes_with_nodes_of_both() -> None:
         Trainer(new_model(one), one, **OPTIONS).best_threshold()
 
 
-def test_a_run_keeps_the_threshold_that_it_chose(tmp_path) -> None:
+def test_a_run_keeps_the_threshold_that_it_chose(tmp_path):
     graph = rare_graph(8)
     torch.manual_seed(0)
     options = OPTIONS | {"epochs": 3, "threshold": "f1", "out_dir": tmp_path / "run"}
@@ -347,7 +345,7 @@ def test_a_run_keeps_the_threshold_that_it_chose(tmp_path) -> None:
     assert Trainer(new_model(graph), graph, **OPTIONS | {"epochs": 1}).fit().threshold is None
 
 
-def test_a_threshold_that_a_run_cannot_keep_is_refused_before_its_first_step() -> None:
+def test_a_threshold_that_a_run_cannot_keep_is_refused_before_its_first_step():
     graph = community_graph()
     for threshold in ("f1", 0.3):
         trainer = Trainer(new_model(graph), graph, **OPTIONS | {"threshold": threshold})

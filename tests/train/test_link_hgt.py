@@ -89,9 +89,7 @@ def first_step(trainer: Trainer) -> tuple[Tensor, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize("negatives", ["binary", "triplet", "shared"])
-def test_scores_and_gradients_of_a_batch_are_those_as_written(
-    negatives: str, heads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_and_gradients_of_a_batch_are_those_as_written(negatives, heads, monkeypatch):
     fused = first_step(trainer_of(negatives=negatives))
     assert heads == [2] * 3 + [SECOND_HEADS] * 3  # a call for each type
     as_written(monkeypatch)
@@ -102,7 +100,7 @@ def test_scores_and_gradients_of_a_batch_are_those_as_written(
 
 
 @pytest.mark.slow
-def test_a_run_is_the_run_as_written(heads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_the_run_as_written(heads, monkeypatch):
     trainer = trainer_of()
     fused = losses(trainer)
     scores = trainer.predict_links(LINKS)  # of the whole graph
@@ -116,7 +114,7 @@ def test_a_run_is_the_run_as_written(heads: list[int], monkeypatch: pytest.Monke
 
 
 @pytest.mark.slow
-def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads: list[int]) -> None:
+def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads):
     trainer = trainer_of(epochs=20, batch_size=64, lr=0.005)
     before = trainer.evaluate("test")
     result = trainer.fit()
@@ -141,9 +139,7 @@ def test_links_are_learned_and_scores_are_the_same_on_all_neighbours(heads: list
     ],
     ids=["relations in another order", "autocast", "a subclass", "a hook", "a hook on its maps"],
 )
-def test_what_is_not_known_to_be_equal_runs_as_written(
-    options: dict[str, Any], fused: set[int], heads: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_known_to_be_equal_runs_as_written(options, fused, heads, monkeypatch):
     found = losses(trainer_of(**options))
     assert set(heads) == fused
     as_written(monkeypatch)
@@ -152,7 +148,7 @@ def test_what_is_not_known_to_be_equal_runs_as_written(
 
 
 @pytest.mark.slow
-def test_a_batch_without_an_edge_still_gives_rows(heads: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_without_an_edge_still_gives_rows(heads, monkeypatch):
     fused = first_step(trainer_of(fanouts=(0, 0)))
     assert set(heads) == {2, SECOND_HEADS}
     as_written(monkeypatch)

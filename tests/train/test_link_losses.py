@@ -78,9 +78,7 @@ def twin(model: LinkModel, links: Tensor, relation: Tensor, n3: float) -> Tensor
 
 @pytest.mark.parametrize("kind", list(PREDICTORS))
 @pytest.mark.parametrize("at_once", [1, 700, 1 << 21])
-def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
-    kind: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(kind, at_once, monkeypatch):
     monkeypatch.setattr(encoder, "_SCORES", at_once)
     torch.manual_seed(0)
     graph, n3 = relations(), 0.03 if kind in ("distmult", "complex", "complex, reciprocal") else 0.0
@@ -110,7 +108,7 @@ def test_the_loss_of_all_questions_is_the_mean_cross_entropy_of_the_links(
     torch.testing.assert_close(torch.stack(means).sum() / questions.num_inputs, expected)
 
 
-def test_confident_and_impossible_answers_have_finite_losses_and_gradients() -> None:
+def test_confident_and_impossible_answers_have_finite_losses_and_gradients():
     given = torch.tensor([[200.0], [-200.0]], requires_grad=True)
     rows = torch.tensor([[1.0], [-1.0]])
     answers = torch.tensor([[0, 1], [0, 0]])
@@ -121,7 +119,7 @@ def test_confident_and_impossible_answers_have_finite_losses_and_gradients() -> 
     assert given.grad.flatten().tolist() == [0.0, -2.0]
 
 
-def test_questions_have_all_their_answers_once_each_with_repeated_links_counted() -> None:
+def test_questions_have_all_their_answers_once_each_with_repeated_links_counted():
     links = torch.tensor([[0, 0, 1, 0, 0], [2, 3, 2, 2, 2]])
     relation = torch.tensor([1, 1, 1, 1, 0])
     ends = LinkEnds(types=("n", "n"), first=(0, 0), counts=(4, 4))
@@ -134,7 +132,7 @@ def test_questions_have_all_their_answers_once_each_with_repeated_links_counted(
     assert found == {(0, 2): [2, 2, 3], (1, 2): [2], (0, 0): [2], (2, 3): [0, 0, 1], (3, 3): [0], (2, 1): [0]}
 
 
-def test_the_links_that_answer_a_batchs_questions_carry_no_messages_in_it() -> None:
+def test_the_links_that_answer_a_batchs_questions_carry_no_messages_in_it():
     graph = relations().with_reverse_relations()
     trainer = Trainer(rgcn(graph), graph, **ALL | {"fanouts": (-1,)})
     nodes = trainer.runner.labels.split("train")
@@ -160,7 +158,7 @@ LEARNERS: dict[str, Any] = {
 
 @pytest.mark.parametrize("kind", list(LEARNERS))
 @pytest.mark.parametrize("negatives", ["one-vs-all", "self-adversarial"])
-def test_every_predictor_learns(kind: str, negatives: str) -> None:
+def test_every_predictor_learns(kind, negatives):
     torch.manual_seed(0)
     graph = one_relation() if kind == "dot" else relations()
     options = OPTIONS | {"batch_size": 64, "epochs": 12, "negatives": negatives, "lr": 0.1}
@@ -171,7 +169,7 @@ def test_every_predictor_learns(kind: str, negatives: str) -> None:
     assert best > 1.25 * before, (best, before)  # translations cannot go round the groups as likes do
 
 
-def test_one_vs_all_goes_with_an_encoder_of_neighbours_and_with_types() -> None:
+def test_one_vs_all_goes_with_an_encoder_of_neighbours_and_with_types():
     graph = relations().with_reverse_relations()
     trainer = Trainer(rgcn(graph), graph, **ALL | {"fanouts": (8,), "epochs": 4, "n3": 1e-3})
     before = trainer.evaluate("val")["mrr"]
@@ -180,7 +178,7 @@ def test_one_vs_all_goes_with_an_encoder_of_neighbours_and_with_types() -> None:
     assert best > 1.3 * before
 
 
-def test_ranks_are_of_float32_scores_with_any_precision() -> None:
+def test_ranks_are_of_float32_scores_with_any_precision():
     """In bfloat16 scores of 1.000 and 1.003 are one, and their nodes would share a rank."""
     torch.manual_seed(0)
     graph, model = relations(), rows_and(ComplEx(RELATIONS, 64), channels=64)
@@ -199,7 +197,7 @@ def bipartite() -> Graph:
     return Graph.from_relations(lists, {"user": 40, "item": 30})
 
 
-def test_answers_are_nodes_of_the_type_that_the_relation_joins() -> None:
+def test_answers_are_nodes_of_the_type_that_the_relation_joins():
     graph = bipartite()
     torch.manual_seed(0)
     encoder = RGCN({"user": 0, "item": 0}, 16, 16, graph.edge_types, num_nodes={"user": 40, "item": 30})
@@ -217,7 +215,7 @@ def test_answers_are_nodes_of_the_type_that_the_relation_joins() -> None:
     assert best > before
 
 
-def test_a_run_of_questions_resumes_to_the_bit(tmp_path: Path) -> None:
+def test_a_run_of_questions_resumes_to_the_bit(tmp_path):
     def run(folder: Path, epochs: int, **more: Any) -> dict[str, Tensor]:
         torch.manual_seed(0)
         options = ALL | {"epochs": epochs, "out_dir": folder, "n3": 0.01, "restore_best": False}
@@ -238,7 +236,7 @@ def test_a_run_of_questions_resumes_to_the_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.5, 1.0])
-def test_self_adversarial_losses_are_the_formula(temperature: float) -> None:
+def test_self_adversarial_losses_are_the_formula(temperature):
     """PyKEEN's NSSALoss, with the margin already in the scores."""
     torch.manual_seed(0)
     scores = (3 * torch.randn(9, 6, dtype=torch.float64)).requires_grad_()
@@ -253,7 +251,7 @@ def test_self_adversarial_losses_are_the_formula(temperature: float) -> None:
     torch.testing.assert_close(task.loss(scores, torch.zeros(9).long()), expected.float())
 
 
-def test_hidden_negatives_play_no_part() -> None:
+def test_hidden_negatives_play_no_part():
     torch.manual_seed(0)
     scores = torch.randn(4, 6, dtype=torch.float64)
     scores[0, 2], scores[3, 1:] = -torch.inf, -torch.inf  # one is the link's own end, then all are
@@ -280,18 +278,18 @@ def test_hidden_negatives_play_no_part() -> None:
         ({"negatives": "self-adversarial", "temporal_strategy": "last"}, "choose 'binary' or 'triplet'"),
     ],
 )
-def test_options_of_other_losses_are_refused(options: dict[str, Any], message: str) -> None:
+def test_options_of_other_losses_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):
         TrainConfig(task="link", **options)
 
 
-def test_n3_needs_rows_of_relations() -> None:
+def test_n3_needs_rows_of_relations():
     with pytest.raises(ConfigError, match="DotProduct has none; leave n3 out"):
         Trainer(rows_and(DotProduct()), one_relation(), **ALL | {"n3": 0.1})
 
 
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
-def test_reciprocal_relations_need_questions_for_sources(negatives: str) -> None:
+def test_reciprocal_relations_need_questions_for_sources(negatives):
     """Their second rows would stay as they were drawn, and rank the sources all the same."""
     model = rows_and(ComplEx(RELATIONS, CHANNELS, reciprocal=True))
     with pytest.raises(ConfigError, match="never asks for the sources of links"):
@@ -300,7 +298,7 @@ def test_reciprocal_relations_need_questions_for_sources(negatives: str) -> None
 
 @pytest.mark.parametrize("kind", [ComplEx, DistMult, TransE, RotatE])
 @pytest.mark.parametrize("reciprocal", [False, True])
-def test_links_among_shared_negatives_have_the_scores_of_both_questions(kind: Any, reciprocal: bool) -> None:
+def test_links_among_shared_negatives_have_the_scores_of_both_questions(kind, reciprocal):
     torch.manual_seed(0)
     model = rows_and(kind(RELATIONS, CHANNELS, reciprocal=reciprocal))
     trainer = Trainer(model, relations(), **OPTIONS | {"negatives": "shared", "batch_size": 50})
@@ -320,7 +318,7 @@ def test_links_among_shared_negatives_have_the_scores_of_both_questions(kind: An
         torch.testing.assert_close(mine, wanted)
 
 
-def test_plans_count_batches_of_questions() -> None:
+def test_plans_count_batches_of_questions():
     trainer = Trainer(rows_and(ComplEx(RELATIONS, CHANNELS)), relations(), **ALL | {"plan": "cpu"})
     nodes = trainer.runner.labels.split("train")
     plan = plan_run(trainer.runner, trainer.runner.task(), trainer.config, nodes)
@@ -330,7 +328,7 @@ def test_plans_count_batches_of_questions() -> None:
         assert len(loader) != -(-nodes.numel() // trainer.config.batch_size)
 
 
-def test_a_batch_of_questions_is_estimated_and_counted() -> None:
+def test_a_batch_of_questions_is_estimated_and_counted():
     graph = relations()
     trainer = Trainer(rows_and(ComplEx(RELATIONS, CHANNELS)), graph, **ALL)
     nodes = trainer.runner.labels.split("train")
@@ -358,9 +356,7 @@ def joined(own: Tensor, others: list[Tensor], masks: list[Tensor]) -> Tensor:
 
 
 @given(st.integers(1, 5), st.integers(1, 7), st.integers(0, 99), st.booleans())
-def test_choices_are_scores_joined_and_masked(
-    num_links: int, num_negatives: int, seed: int, through_softmax: bool
-) -> None:
+def test_choices_are_scores_joined_and_masked(num_links, num_negatives, seed, through_softmax):
     draw = torch.Generator().manual_seed(seed)
     own = torch.randn(num_links, generator=draw).requires_grad_()
     others = [torch.randn(num_links, num_negatives, generator=draw).requires_grad_() for _ in range(2)]
@@ -378,7 +374,7 @@ def test_choices_are_scores_joined_and_masked(
     torch.testing.assert_close(grads, wanted)
 
 
-def test_scores_of_two_precisions_are_joined_in_the_wider_one() -> None:
+def test_scores_of_two_precisions_are_joined_in_the_wider_one():
     own, others = (
         torch.ones(2, requires_grad=True),
         torch.ones(2, 3, dtype=torch.bfloat16, requires_grad=True),
@@ -391,7 +387,7 @@ def test_scores_of_two_precisions_are_joined_in_the_wider_one() -> None:
     assert others.grad.dtype == torch.bfloat16
 
 
-def test_memory_is_lent_again_once_the_scores_are_gone() -> None:
+def test_memory_is_lent_again_once_the_scores_are_gone():
     own, others = torch.ones(3), [torch.zeros(3, 4)]
     nowhere, memory = [alike(torch.zeros(3), torch.ones(4))], RowBuffers(1)
     first = choices(own, others, nowhere, memory)
@@ -412,9 +408,7 @@ def layers(graph: Graph, count: int) -> LinkModel:
 
 
 @pytest.mark.parametrize("fanouts", [(4,), (4, 3)])
-def test_an_encoder_on_blocks_learns_what_it_learns_on_all_edges(
-    fanouts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_encoder_on_blocks_learns_what_it_learns_on_all_edges(fanouts, monkeypatch):
     graph = relations()
     options = OPTIONS_OF_CHOICES | {"fanouts": fanouts}
     by_block = losses(Trainer(layers(graph, len(fanouts)), graph, **options))
@@ -425,7 +419,7 @@ def test_an_encoder_on_blocks_learns_what_it_learns_on_all_edges(
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-def test_rows_by_block_are_those_of_the_whole_graph(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_by_block_are_those_of_the_whole_graph(layout, monkeypatch):
     graph = relations()
     trainer = Trainer(layers(graph, 2), graph, **OPTIONS_OF_CHOICES, fanouts=(-1, -1), layout=layout)
     links, kind = torch.tensor([[3, 4, 90], [4, 3, 3]]), [0, 1, 0]
@@ -435,7 +429,7 @@ def test_rows_by_block_are_those_of_the_whole_graph(layout: str, monkeypatch: py
     torch.testing.assert_close(trainer.predict_links(links, kind), whole)
 
 
-def test_a_pass_of_relational_layers_is_counted_without_a_row_for_each_edge() -> None:
+def test_a_pass_of_relational_layers_is_counted_without_a_row_for_each_edge():
     lists = {("node", "to", "node"): torch.randint(NODES, (2, 50_000))}
     graph = Graph.from_relations(lists, {"node": NODES}, edge_splits=None)
     runner = Trainer(layers(graph, 1), graph, **OPTIONS_OF_CHOICES, fanouts=(4,)).runner
@@ -446,7 +440,7 @@ def test_a_pass_of_relational_layers_is_counted_without_a_row_for_each_edge() ->
     assert infer.whole_bytes(encoder) == rows + encoder.graph.num_edges * model.edge_bytes
 
 
-def test_a_link_set_gives_the_same_labels_to_batches_of_one_size() -> None:
+def test_a_link_set_gives_the_same_labels_to_batches_of_one_size():
     graph = relations()
     trainer = Trainer(layers(graph, 1), graph, **OPTIONS_OF_CHOICES, fanouts=(4,))
     runner = trainer.runner

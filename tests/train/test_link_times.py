@@ -57,7 +57,7 @@ def time_of_links(data: LinkData) -> Tensor:
 # ---- splits
 
 
-def test_splits_are_by_time_and_none_divides_a_time() -> None:
+def test_splits_are_by_time_and_none_divides_a_time():
     data = data_of(meetings())
     ranks = time_of_links(data)
     of = {name: ranks[at] for name, at in data.links.splits.items()}
@@ -71,7 +71,7 @@ def test_splits_are_by_time_and_none_divides_a_time() -> None:
     )
 
 
-def test_splits_of_the_user_are_kept_and_must_be_by_time() -> None:
+def test_splits_of_the_user_are_kept_and_must_be_by_time():
     data = data_of(meetings(splits=by_time()))
     assert {name: at.numel() for name, at in data.links.splits.items()} == {
         name: at.numel() for name, at in by_time().items()
@@ -84,7 +84,7 @@ def test_splits_of_the_user_are_kept_and_must_be_by_time() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.int64, torch.float32, torch.float64])
-def test_messages_are_the_edges_to_train_on_sorted_by_time(kind: torch.dtype) -> None:
+def test_messages_are_the_edges_to_train_on_sorted_by_time(kind):
     _, times = ends_and_times()
     data = data_of(meetings(time=(times - 100).to(kind)))
     assert data.times is not None
@@ -97,7 +97,7 @@ def test_messages_are_the_edges_to_train_on_sorted_by_time(kind: torch.dtype) ->
     assert sorted(found.t().tolist()) == sorted(expected.t().tolist())
 
 
-def test_edges_beside_the_links_carry_messages_until_the_first_that_is_predicted() -> None:
+def test_edges_beside_the_links_carry_messages_until_the_first_that_is_predicted():
     graph = meetings(splits=by_time()).with_reverse_relations()
     data = data_of(graph)
     assert data.times is not None
@@ -124,7 +124,7 @@ def trees_of(batch: Any) -> Tensor:
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
 @pytest.mark.parametrize("negatives", ["binary", "triplet"])
-def test_each_tree_has_edges_from_before_its_link_alone(strategy: str, negatives: str, layout: str) -> None:
+def test_each_tree_has_edges_from_before_its_link_alone(strategy, negatives, layout):
     options = {"temporal_strategy": strategy, "negatives": negatives, "layout": layout, "num_negatives": 2}
     trainer = trainer_of(meetings(), **options)
     runner = runner_of(trainer)
@@ -156,7 +156,7 @@ def test_each_tree_has_edges_from_before_its_link_alone(strategy: str, negatives
 
 
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_every_edge_that_is_drawn_is_one_of_an_earlier_time(strategy: str) -> None:
+def test_every_edge_that_is_drawn_is_one_of_an_earlier_time(strategy):
     # The model takes relations, so that batches have the positions of their edges.
     graph = meetings()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"fanouts": (5,), "temporal_strategy": strategy})
@@ -184,7 +184,7 @@ def test_every_edge_that_is_drawn_is_one_of_an_earlier_time(strategy: str) -> No
 
 @needs_kernels
 @pytest.mark.parametrize("strategy", ["uniform", "last"])
-def test_links_with_times_are_learned_and_evaluated(strategy: str) -> None:
+def test_links_with_times_are_learned_and_evaluated(strategy):
     trainer = trainer_of(meetings(), epochs=8, temporal_strategy=strategy)
     result = trainer.fit()
     assert result.test["auc"] > 0.8
@@ -199,7 +199,7 @@ def test_links_with_times_are_learned_and_evaluated(strategy: str) -> None:
         trainer.evaluate("train")
 
 
-def test_last_of_enough_neighbours_is_exact() -> None:
+def test_last_of_enough_neighbours_is_exact():
     trainer = trainer_of(meetings(), temporal_strategy="last", eval_fanouts=(200, 200))
     sampled, exact = (trainer.evaluate("test", mode=mode) for mode in ("sampled", "exact"))
     assert sampled == pytest.approx(exact, rel=1e-4)
@@ -207,7 +207,7 @@ def test_last_of_enough_neighbours_is_exact() -> None:
 
 @pytest.mark.slow
 @needs_kernels
-def test_links_between_two_node_types_have_times() -> None:
+def test_links_between_two_node_types_have_times():
     graph = films()
     draw = torch.Generator().manual_seed(1)
     lists = {one: edges for one, edges in graph.to_edge_indices().items() if not one[1].startswith("rev")}
@@ -228,7 +228,7 @@ def test_links_between_two_node_types_have_times() -> None:
 # ---- what cannot be right
 
 
-def test_what_does_not_go_with_times_is_refused() -> None:
+def test_what_does_not_go_with_times_is_refused():
     graph, (ends, times) = meetings(), ends_and_times()
     with pytest.raises(ConfigError, match="negatives='shared' lends"):
         trainer_of(graph, negatives="shared")

@@ -1,7 +1,5 @@
 """Trainer(task="link"): links of one relation and of several are learned, ranked, resumed and predicted."""
 
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,7 +52,7 @@ def triples(ends: Tensor, relation: Tensor | None) -> set[tuple[int, int, int]]:
 # ---- links and messages
 
 
-def test_drawn_splits_share_no_pair_of_nodes_and_messages_are_those_to_train_on() -> None:
+def test_drawn_splits_share_no_pair_of_nodes_and_messages_are_those_to_train_on():
     graph = one_relation()
     data = data_of(graph)
     of = {name: data.links.ends[:, at] for name, at in data.links.splits.items()}
@@ -70,7 +68,7 @@ def test_drawn_splits_share_no_pair_of_nodes_and_messages_are_those_to_train_on(
     assert not torch.equal(other.links.splits["val"], data.links.splits["val"])
 
 
-def test_given_splits_are_those_of_each_relations_list() -> None:
+def test_given_splits_are_those_of_each_relations_list():
     graph = relations()
     data = data_of(graph)
     lists = graph.to_edge_indices()
@@ -86,7 +84,7 @@ def test_given_splits_are_those_of_each_relations_list() -> None:
     )
 
 
-def test_reverse_relations_carry_messages_but_none_of_what_is_to_be_predicted() -> None:
+def test_reverse_relations_carry_messages_but_none_of_what_is_to_be_predicted():
     graph = relations().with_reverse_relations()
     data = data_of(graph)
     assert data.links.relation is not None
@@ -100,7 +98,7 @@ def test_reverse_relations_carry_messages_but_none_of_what_is_to_be_predicted() 
     assert not carried & hidden
 
 
-def test_the_links_of_a_batch_are_not_among_its_edges() -> None:
+def test_the_links_of_a_batch_are_not_among_its_edges():
     graph = one_relation()
     trainer = Trainer(sage(graph), graph, **OPTIONS | {"fanouts": (-1, -1)})
     from graphbraid.train.step.step import make_loader
@@ -118,7 +116,7 @@ def test_the_links_of_a_batch_are_not_among_its_edges() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("negatives", few_of(["binary", "triplet", "shared"], {"binary"}))
 @pytest.mark.parametrize("features", [True, False])
-def test_links_of_one_relation_are_learned(negatives: str, features: bool) -> None:
+def test_links_of_one_relation_are_learned(negatives, features):
     graph = one_relation(features=features)
     trainer = Trainer(sage(graph), graph, **OPTIONS | {"epochs": 12, "negatives": negatives})
     before = trainer.evaluate("test")
@@ -132,7 +130,7 @@ def test_links_of_one_relation_are_learned(negatives: str, features: bool) -> No
 
 
 @pytest.mark.parametrize("make", [rows_alone, pytest.param(rgcn, marks=pytest.mark.slow)])
-def test_links_of_relations_are_learned(make: Callable[..., LinkModel]) -> None:
+def test_links_of_relations_are_learned(make):
     graph = relations()
     options = OF_RELATIONS | {"epochs": 20, "num_negatives": 2, "metrics": ("mrr", "hits@3", "auc")}
     trainer = Trainer(make(graph), graph, **options)
@@ -147,7 +145,7 @@ def rank_by_definition(scores: Tensor, own: int, others: set[int]) -> float:
     return 1 + float(above.sum()) + float(alike.sum()) / 2
 
 
-def test_the_mrr_is_that_of_the_definition_over_both_ends_and_by_relation() -> None:
+def test_the_mrr_is_that_of_the_definition_over_both_ends_and_by_relation():
     graph = relations()
     trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
     found = trainer.evaluate("test")
@@ -168,7 +166,7 @@ def test_the_mrr_is_that_of_the_definition_over_both_ends_and_by_relation() -> N
 
 
 @pytest.mark.slow
-def test_losses_do_not_depend_on_the_number_of_threads() -> None:
+def test_losses_do_not_depend_on_the_number_of_threads():
     graph = one_relation()
     first = losses(Trainer(sage(graph), graph, **OPTIONS))
     assert first == losses(Trainer(sage(graph), graph, **OPTIONS, workers=3))
@@ -177,7 +175,7 @@ def test_losses_do_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
     graph = relations()
     whole = losses(Trainer(rgcn(graph), graph, **OF_RELATIONS))
 
@@ -203,7 +201,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_run_stops_early_and_keeps_its_best_epoch() -> None:
+def test_a_run_stops_early_and_keeps_its_best_epoch():
     graph = one_relation()
     options = OPTIONS | {"epochs": 40, "patience": 2, "lr": 0.05, "monitor": "auc"}
     result = Trainer(sage(graph), graph, **options).fit()
@@ -212,7 +210,7 @@ def test_a_run_stops_early_and_keeps_its_best_epoch() -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plan_changes_no_loss(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = one_relation()
     planned = Trainer(sage(graph), graph, **OPTIONS, plan="auto")
@@ -225,9 +223,7 @@ def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 
 
 @pytest.mark.parametrize("make", [rgcn, rows_alone])
-def test_scores_are_the_same_exactly_and_on_all_neighbours(
-    make: Callable[..., LinkModel], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_the_same_exactly_and_on_all_neighbours(make, monkeypatch):
     graph = relations()
     trainer = Trainer(make(graph), graph, **OF_RELATIONS | {"fanouts": (-1,)})
     links, kind = torch.tensor([[3, 4, 3, 90], [4, 3, 90, 3]]), [0, 1, 2, 0]
@@ -239,7 +235,7 @@ def test_scores_are_the_same_exactly_and_on_all_neighbours(
     torch.testing.assert_close(probabilities, whole.sigmoid())
 
 
-def test_an_encoder_of_pyg_gets_the_relations_of_its_edges() -> None:
+def test_an_encoder_of_pyg_gets_the_relations_of_its_edges():
     pytest.importorskip("torch_geometric")
     from torch_geometric.nn import RGCNConv
 
@@ -261,7 +257,7 @@ def test_an_encoder_of_pyg_gets_the_relations_of_its_edges() -> None:
     assert trainer.fit().history[-1]["train_loss"] > 0
 
 
-def test_dropout_of_the_predictor_is_off_in_evaluations() -> None:
+def test_dropout_of_the_predictor_is_off_in_evaluations():
     graph = one_relation()
     torch.manual_seed(0)
     model = LinkModel(GraphSAGE(8, 16, 16, 2), MLPPredictor(16, 16, dropout=0.5))
@@ -272,7 +268,7 @@ def test_dropout_of_the_predictor_is_off_in_evaluations() -> None:
 
 
 @pytest.mark.parametrize("sources", [False, True])
-def test_the_likeliest_links_are_those_of_all_scores(sources: bool) -> None:
+def test_the_likeliest_links_are_those_of_all_scores(sources):
     graph = relations()
     trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
     given, kind = [3, 90, 3], [0, 1, 1]
@@ -290,7 +286,7 @@ def test_the_likeliest_links_are_those_of_all_scores(sources: bool) -> None:
         torch.testing.assert_close(found.scores[row], best.values)
 
 
-def test_where_few_nodes_are_left_the_others_are_marked() -> None:
+def test_where_few_nodes_are_left_the_others_are_marked():
     graph = relations()
     trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
     degree = int((graph.to_edge_indices()[LIKES][0] == 3).sum())
@@ -326,13 +322,13 @@ def test_where_few_nodes_are_left_the_others_are_marked() -> None:
         ({"task": "node"}, "a LinkModel learns links"),
     ],
 )
-def test_what_links_do_not_go_with_is_named(change: dict[str, Any], message: str) -> None:
+def test_what_links_do_not_go_with_is_named(change, message):
     graph = one_relation()
     with pytest.raises(ConfigError, match=message):
         Trainer(sage(graph), graph, **OPTIONS | change).fit()
 
 
-def test_models_and_graphs_that_do_not_fit_are_named() -> None:
+def test_models_and_graphs_that_do_not_fit_are_named():
     graph, many = one_relation(features=False), relations()
     with pytest.raises(ConfigError, match=r"give nn.LinkModel\(encoder, nn.DotProduct\(\)\).*got GraphSAGE"):
         Trainer(GraphSAGE(8, 8, 8), graph, **OPTIONS)
@@ -369,14 +365,14 @@ def test_models_and_graphs_that_do_not_fit_are_named() -> None:
         ([[0], [1]], [0, 1], r"relation must have 1 entries.*got \(2,\)"),
     ],
 )
-def test_pairs_that_cannot_be_scored_are_named(links: Any, relation: Any, message: str) -> None:
+def test_pairs_that_cannot_be_scored_are_named(links, relation, message):
     graph = relations()
     trainer = Trainer(rows_alone(graph), graph, **OF_RELATIONS)
     with pytest.raises(ConfigError, match=message):
         trainer.predict_links(links, relation)
 
 
-def test_predictions_of_the_other_task_are_refused() -> None:
+def test_predictions_of_the_other_task_are_refused():
     graph = one_relation()
     trainer = Trainer(sage(graph), graph, **OPTIONS)
     with pytest.raises(ConfigError, match="predict_links scores pairs"):

@@ -43,7 +43,7 @@ def ratings(data: LinkData, split: str) -> set[tuple[int, int]]:
 # ---- what is learned
 
 
-def test_links_are_those_of_one_relation_and_nothing_shows_those_to_predict() -> None:
+def test_links_are_those_of_one_relation_and_nothing_shows_those_to_predict():
     graph = films()
     data = data_of(graph)
     sets = {name: ratings(data, name) for name in ("train", "val", "test")}
@@ -60,7 +60,7 @@ def test_links_are_those_of_one_relation_and_nothing_shows_those_to_predict() ->
     encoder.graph.validate()
 
 
-def test_splits_of_the_relation_are_used_and_say_which_it_is() -> None:
+def test_splits_of_the_relation_are_used_and_say_which_it_is():
     graph = films(splits=True)
     data = data_of(graph, link_relation=None)
     for name, at in graph.edges_of(RATES).splits.items():
@@ -69,7 +69,7 @@ def test_splits_of_the_relation_are_used_and_say_which_it_is() -> None:
     assert data.links.relation is None
 
 
-def test_one_relation_of_a_graph_of_one_node_type_can_be_chosen() -> None:
+def test_one_relation_of_a_graph_of_one_node_type_can_be_chosen():
     graph = relations(splits=False)
     data = data_of(graph, link_relation=KNOWS)
     assert data.links.num_nodes == graph.edges_of(KNOWS).num_edges
@@ -84,7 +84,7 @@ def test_one_relation_of_a_graph_of_one_node_type_can_be_chosen() -> None:
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-def test_a_batch_by_type_has_the_same_nodes_and_edges(layout: str) -> None:
+def test_a_batch_by_type_has_the_same_nodes_and_edges(layout):
     graph = films()
     trainer = Trainer(by_type(graph), graph, **OPTIONS | {"layout": layout})
     runner = trainer.runner
@@ -113,7 +113,7 @@ def test_a_batch_by_type_has_the_same_nodes_and_edges(layout: str) -> None:
                 assert sum(edges.shape[1] for edges in parts.edge_index_dict.values()) == batch.num_edges
 
 
-def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_types() -> None:
+def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_types():
     graph = films()
     trainer = Trainer(by_type(graph), graph, **OPTIONS | {"fanouts": (-1, -1)})
     users = range(STUDIOS, STUDIOS + USERS)
@@ -137,7 +137,7 @@ def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_type
 
 @pytest.mark.slow
 @pytest.mark.parametrize("negatives", few_of(["binary", "triplet", "shared"], {"shared"}))
-def test_links_between_two_types_are_learned(negatives: str) -> None:
+def test_links_between_two_types_are_learned(negatives):
     graph = films()
     trainer = Trainer(by_type(graph), graph, **OPTIONS | {"epochs": 8, "negatives": negatives})
     before = trainer.evaluate("test")
@@ -148,7 +148,7 @@ def test_links_between_two_types_are_learned(negatives: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_mrr_ranks_each_end_among_the_nodes_of_its_type() -> None:
+def test_the_mrr_ranks_each_end_among_the_nodes_of_its_type():
     graph = films(splits=True)
     trainer = Trainer(by_type(graph), graph, **OPTIONS)
     found = trainer.evaluate("test")
@@ -195,16 +195,14 @@ class OfPyG(nn.Module):
         return rows
 
 
-def test_a_model_of_edge_lists_is_refused_blocks_whose_first_layer_alone_it_would_read() -> None:
+def test_a_model_of_edge_lists_is_refused_blocks_whose_first_layer_alone_it_would_read():
     graph = films()
     with pytest.raises(ConfigError, match="make the loader with layout='subgraph'"):
         Trainer(LinkModel(OfPyG(graph), DotProduct()), graph, **OPTIONS | {"layout": "blocks"}).fit()
 
 
 @pytest.mark.parametrize("kind", ["graphbraid", "pyg"])
-def test_scores_are_the_same_exactly_and_on_all_neighbours(
-    kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_are_the_same_exactly_and_on_all_neighbours(kind, monkeypatch):
     graph = films()
     torch.manual_seed(0)
     if kind == "pyg":
@@ -227,7 +225,7 @@ def test_scores_are_the_same_exactly_and_on_all_neighbours(
 
 
 @pytest.mark.slow
-def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_on_types_goes_on_and_is_estimated(tmp_path, monkeypatch):
     monkeypatch.setattr("graphbraid.estimates.memory.baseline_bytes", lambda *_: 300 << 20)
     graph = films()
     whole = losses(Trainer(by_type(graph), graph, **OPTIONS))
@@ -259,13 +257,13 @@ def test_a_run_on_types_goes_on_and_is_estimated(tmp_path: Any, monkeypatch: pyt
         ({"fanouts": (3,)}, r"one entry per layer of the model \(2\)"),
     ],
 )
-def test_options_that_do_not_fit_are_named(change: dict[str, Any], message: str) -> None:
+def test_options_that_do_not_fit_are_named(change, message):
     graph = films()
     with pytest.raises(ConfigError, match=message):
         Trainer(by_type(graph), graph, **OPTIONS | change).fit()
 
 
-def test_models_and_graphs_that_do_not_fit_are_named() -> None:
+def test_models_and_graphs_that_do_not_fit_are_named():
     graph = films()
     with pytest.raises(ConfigError, match="the links to learn are of one kind"):
         Trainer(LinkModel(by_type(graph).encoder, DistMult(4, 16)), graph, **OPTIONS)

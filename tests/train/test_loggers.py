@@ -42,7 +42,7 @@ class Recorded:
         self.ends.append(status)
 
 
-def test_a_logger_gets_every_number_at_its_step() -> None:
+def test_a_logger_gets_every_number_at_its_step():
     logger = Recorded()
     run = trainer(LogTo(logger))
     result = run.fit()
@@ -67,7 +67,7 @@ def test_a_logger_gets_every_number_at_its_step() -> None:
     ]
 
 
-def test_a_run_that_fails_ends_as_failed_and_what_is_no_logger_is_refused() -> None:
+def test_a_run_that_fails_ends_as_failed_and_what_is_no_logger_is_refused():
     logger = Recorded()
     with pytest.raises(Exception, match="the loss is nan"):
         trainer(LogTo(logger), lr=1e30, optimizer="sgd", epochs=9).fit()
@@ -76,7 +76,7 @@ def test_a_run_that_fails_ends_as_failed_and_what_is_no_logger_is_refused() -> N
         LogTo(object())
 
 
-def test_lightning_s_loggers_write_their_files(tmp_path: Path) -> None:
+def test_lightning_s_loggers_write_their_files(tmp_path):
     loggers = pytest.importorskip("pytorch_lightning.loggers", reason="needs pytorch-lightning")
     logger = loggers.CSVLogger(str(tmp_path))
     result = trainer(LogTo(logger)).fit()
@@ -85,7 +85,7 @@ def test_lightning_s_loggers_write_their_files(tmp_path: Path) -> None:
     assert [float(row["test/accuracy"]) for row in rows if row["test/accuracy"]] == [result.test["accuracy"]]
 
 
-def test_runs_are_written_to_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_written_to_wandb_offline(tmp_path, monkeypatch):
     pytest.importorskip("wandb", reason="needs the package wandb")
     loggers = pytest.importorskip("pytorch_lightning.loggers", reason="needs pytorch-lightning")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -96,7 +96,7 @@ def test_runs_are_written_to_wandb_offline(tmp_path: Path, monkeypatch: pytest.M
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
-def test_runs_are_written_to_mlflow_s_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_are_written_to_mlflow_s_files(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="needs the package mlflow")
     loggers = pytest.importorskip("pytorch_lightning.loggers", reason="needs pytorch-lightning")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -118,7 +118,7 @@ def shown(*, terminal: bool, quiet: bool = False, as_written: bool = False, **op
     return text.getvalue()
 
 
-def test_lines_in_a_file_show_loss_metric_and_stage_times() -> None:
+def test_lines_in_a_file_show_loss_metric_and_stage_times():
     baseline, *lines = shown(terminal=False).splitlines()
     assert baseline.startswith("baseline  always predicting class ")
     heading = "epoch loss val loss val accuracy sample gather wait model eval epoch (seconds)"
@@ -131,17 +131,17 @@ def test_lines_in_a_file_show_loss_metric_and_stage_times() -> None:
     assert "\x1b" not in "".join(lines)
 
 
-def test_a_model_that_runs_as_written_is_shown() -> None:
+def test_a_model_that_runs_as_written_is_shown():
     assert shown(terminal=False, as_written=True, compiled=True).startswith("uncompiled  ")
 
 
-def test_epoch_without_evaluation_shows_a_dash() -> None:
+def test_epoch_without_evaluation_shows_a_dash():
     lines = shown(terminal=False, eval_every=2).splitlines()[1:]
     assert lines[1].split()[2:4] == ["-", "-"]
     assert "-" not in lines[2].split()
 
 
-def test_terminal_gets_a_bar_and_keeps_the_lines() -> None:
+def test_terminal_gets_a_bar_and_keeps_the_lines():
     text = shown(terminal=True)
     assert "epoch 0 of 3" in text
     assert "val accuracy" in text
@@ -150,7 +150,7 @@ def test_terminal_gets_a_bar_and_keeps_the_lines() -> None:
     assert text.count("\x1b[?25l") == text.count("\x1b[?25h")  # the cursor is shown again
 
 
-def test_cursor_comes_back_after_an_error() -> None:
+def test_cursor_comes_back_after_an_error():
     text = io.StringIO()
     console = Console(file=text, force_terminal=True, width=120)
     graph = community_graph()
@@ -165,6 +165,6 @@ def test_cursor_comes_back_after_an_error() -> None:
     assert text.getvalue().count("\x1b[?25l") == text.getvalue().count("\x1b[?25h") == 1
 
 
-def test_quiet_says_nothing() -> None:
+def test_quiet_says_nothing():
     assert shown(terminal=False, quiet=True) == ""
     assert shown(terminal=True, quiet=True) == ""

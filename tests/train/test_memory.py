@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -55,7 +54,7 @@ print(json.dumps([g.nbytes, peak - before]))
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
 @pytest.mark.parametrize("model", ["GraphSAGE", pytest.param("GCN", marks=pytest.mark.long)])
-def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model: str, tmp_path: Path) -> None:
+def test_training_adds_a_fifth_of_the_graph_and_a_constant_at_most(model, tmp_path):
     """The constant: 96 MiB for batches under way, the model, and exact inference under its 16 MiB."""
     for num_nodes in (50_000, 400_000):
 

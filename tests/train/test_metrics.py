@@ -29,7 +29,7 @@ def in_chunks(
     return scores.compute()
 
 
-def test_single_label_metrics_equal_scikit_learns() -> None:
+def test_single_label_metrics_equal_scikit_learns():
     torch.manual_seed(0)
     outputs, labels = torch.randn(100, 4), torch.randint(4, (100,))
     task = Task(name="single-label", width=4)
@@ -44,7 +44,7 @@ def test_single_label_metrics_equal_scikit_learns() -> None:
     assert found["auroc"] == pytest.approx(auroc, abs=1e-5)
 
 
-def test_multi_label_metrics_equal_scikit_learns() -> None:
+def test_multi_label_metrics_equal_scikit_learns():
     torch.manual_seed(1)
     outputs, labels = torch.randn(100, 3), (torch.rand(100, 3) < 0.4).float()
     task = Task(name="multi-label", width=3)
@@ -57,7 +57,7 @@ def test_multi_label_metrics_equal_scikit_learns() -> None:
     assert found["auroc"] == pytest.approx(sk.roc_auc_score(labels, outputs, average="macro"), abs=1e-5)
 
 
-def test_auroc_counts_the_classes_that_it_is_defined_for() -> None:
+def test_auroc_counts_the_classes_that_it_is_defined_for():
     torch.manual_seed(1)
     outputs, labels = torch.randn(100, 3), torch.randint(2, (100,))  # none of class 2
     rows = torch.nn.functional.one_hot(labels, 3).float()
@@ -78,7 +78,7 @@ def test_auroc_counts_the_classes_that_it_is_defined_for() -> None:
     assert trainer.progress.global_step == 0
 
 
-def test_what_is_learned_otherwise_than_may_be_meant_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_is_learned_otherwise_than_may_be_meant_is_said(caplog):
     graph = community_graph(60)
     task_of(graph.replace(y=torch.rand(60)))
     assert caplog.text == ""
@@ -90,7 +90,7 @@ def test_what_is_learned_otherwise_than_may_be_meant_is_said(caplog: pytest.LogC
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_regression_metrics_equal_scikit_learns(width: int) -> None:
+def test_regression_metrics_equal_scikit_learns(width):
     torch.manual_seed(2)
     labels = torch.randn(100, width) if width > 1 else torch.randn(100)
     outputs = labels.reshape(100, width) + 0.3 * torch.randn(100, width)
@@ -102,7 +102,7 @@ def test_regression_metrics_equal_scikit_learns(width: int) -> None:
     assert found["r2"] == pytest.approx(sk.r2_score(flat, predicted), rel=1e-4)
 
 
-def test_weighted_loss_over_chunks_is_the_loss_at_once() -> None:
+def test_weighted_loss_over_chunks_is_the_loss_at_once():
     torch.manual_seed(3)
     outputs, labels = torch.randn(100, 3), torch.randint(3, (100,))
     task = with_class_weights(Task(name="single-label", width=3), (1.0, 5.0, 0.1), labels)
@@ -111,7 +111,7 @@ def test_weighted_loss_over_chunks_is_the_loss_at_once() -> None:
     )
 
 
-def test_balanced_weights_make_classes_count_alike() -> None:
+def test_balanced_weights_make_classes_count_alike():
     labels = torch.tensor([0, 0, 0, 1])
     single = with_class_weights(Task(name="single-label", width=3), "balanced", labels).class_weights
     assert single is not None
@@ -129,13 +129,13 @@ def test_balanced_weights_make_classes_count_alike() -> None:
         ("regression", "balanced", "needs classes"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(task: str, weights: object, message: str) -> None:
+def test_weights_that_do_not_fit_are_refused(task, weights, message):
     with pytest.raises(ConfigError, match=message):
         with_class_weights(Task(name=task, width=3), weights, torch.zeros(4))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("none", [-1, -100])
-def test_unlabelled_nodes_have_no_part_in_the_loss(none: int) -> None:
+def test_unlabelled_nodes_have_no_part_in_the_loss(none):
     outputs, labels = torch.randn(6, 3), torch.tensor([0, none, 2, 1, none, 0])
     known = labels >= 0
     for weights in (None, torch.tensor([0.5, 1.0, 2.0])):
@@ -146,7 +146,7 @@ def test_unlabelled_nodes_have_no_part_in_the_loss(none: int) -> None:
 
 
 @pytest.mark.parametrize("none", [-1, -100])
-def test_unlabelled_nodes_are_left_out_of_a_split(none: int) -> None:
+def test_unlabelled_nodes_are_left_out_of_a_split(none):
     graph = community_graph(60)
     assert graph.y is not None
     y = graph.y.clone()
@@ -158,7 +158,7 @@ def test_unlabelled_nodes_are_left_out_of_a_split(none: int) -> None:
         labelled(graph.replace(y=y), torch.arange(60))
 
 
-def test_target_that_is_not_finite_is_named() -> None:
+def test_target_that_is_not_finite_is_named():
     graph = community_graph(60)
     y = torch.randn(60, 2)
     y[7, 1] = float("inf")
@@ -166,7 +166,7 @@ def test_target_that_is_not_finite_is_named() -> None:
         labelled(graph.replace(y=y), torch.arange(60))
 
 
-def test_metric_that_a_task_lacks_is_refused() -> None:
+def test_metric_that_a_task_lacks_is_refused():
     task = task_of(community_graph(60))
     with pytest.raises(ConfigError, match=r"a single-label task has accuracy.*got 'mae'"):
         metric_kinds(task, ["mae"])
@@ -177,7 +177,7 @@ def test_metric_that_a_task_lacks_is_refused() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_labels_of_one_class_are_refused_before_the_first_step(mode: str) -> None:
+def test_labels_of_one_class_are_refused_before_the_first_step(mode):
     graph = community_graph(num_nodes=600)
     graph = graph.replace(y=torch.zeros(600, dtype=torch.int64))
     model = GraphSAGE(graph.num_features, 4, graph.num_classes, num_layers=2)

@@ -3,7 +3,6 @@
 import functools
 import os
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -54,7 +53,7 @@ def made(num_nodes: int) -> Graph:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason=NO_PEAK)
-def test_memory_of_training_falls_by_what_features_take_less(tmp_path: Path) -> None:
+def test_memory_of_training_falls_by_what_features_take_less(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
 
     def peak(dtype: str | None) -> int:

@@ -34,7 +34,7 @@ def entropy_of_rows(outputs: Tensor, targets: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
 @pytest.mark.parametrize("loss", [entropy, entropy_of_rows, nn.CrossEntropyLoss()])
-def test_the_usual_loss_given_as_a_function_is_learned_as_the_usual_one(mode: str, loss: Any) -> None:
+def test_the_usual_loss_given_as_a_function_is_learned_as_the_usual_one(mode, loss):
     graph = community_graph()
     usual = losses(Trainer(new_model(graph), graph, **OPTIONS, mode=mode))
     trainer = Trainer(new_model(graph), graph, **OPTIONS, mode=mode, loss=loss)
@@ -43,7 +43,7 @@ def test_the_usual_loss_given_as_a_function_is_learned_as_the_usual_one(mode: st
     assert trainer.evaluate("test")["loss"] == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_targets_of_a_regression_have_the_shape_of_its_outputs() -> None:
+def test_targets_of_a_regression_have_the_shape_of_its_outputs():
     """``(n,)`` beside ``(n, 1)`` would be broadcast to ``(n, n)``."""
     outputs, targets = torch.randn(5, 1), torch.randn(5)
     task = with_own_loss(Task(name="regression", width=1), nn.HuberLoss(delta=0.5))
@@ -53,7 +53,7 @@ def test_targets_of_a_regression_have_the_shape_of_its_outputs() -> None:
 
 
 @pytest.mark.parametrize("none", [-1, -100])
-def test_unlabelled_rows_do_not_reach_an_own_loss(none: int) -> None:
+def test_unlabelled_rows_do_not_reach_an_own_loss(none):
     outputs, labels = torch.randn(4, 3), torch.tensor([0, none, 2, 1])
     task = with_own_loss(Task(name="single-label", width=3), entropy_of_rows)
     assert float(task.loss(outputs, labels)) == pytest.approx(
@@ -82,14 +82,14 @@ class Learned(nn.Module):
         ("package.huber", "loss='package.huber' is none of torch.nn.functional's cross_entropy, "),
     ],
 )
-def test_a_loss_that_does_not_fit_is_refused_before_the_first_step(loss: Any, message: str) -> None:
+def test_a_loss_that_does_not_fit_is_refused_before_the_first_step(loss, message):
     graph = community_graph()
     with pytest.raises(ConfigError, match=message):
         Trainer(new_model(graph), graph, **OPTIONS, loss=loss).fit()
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_a_loss_by_name_is_torchs_function(name: str) -> None:
+def test_a_loss_by_name_is_torchs_function(name):
     graph = community_graph()
     if name in ("binary_cross_entropy_with_logits", "multilabel_soft_margin_loss"):
         graph = graph.replace(y=F.one_hot(graph.y, 3).float())
@@ -104,14 +104,14 @@ def test_a_loss_by_name_is_torchs_function(name: str) -> None:
     assert found[0] == found[1]
 
 
-def test_options_that_go_against_an_own_loss_are_refused() -> None:
+def test_options_that_go_against_an_own_loss_are_refused():
     with pytest.raises(ConfigError, match="weigh the task's own loss, and loss= replaces it"):
         TrainConfig(loss=entropy, class_weights="balanced")
     with pytest.raises(ConfigError, match="loss must be"):
         TrainConfig(loss=3)  # type: ignore[arg-type]
 
 
-def test_several_ranks_refuse_a_loss_whose_shares_do_not_add_up() -> None:
+def test_several_ranks_refuse_a_loss_whose_shares_do_not_add_up():
     labels = torch.tensor([0, 1, 2, 0, 1, 2, 0, 1])
     task = Task(name="single-label", width=3)
     for fits in (entropy, entropy_of_rows):
@@ -122,7 +122,7 @@ def test_several_ranks_refuse_a_loss_whose_shares_do_not_add_up() -> None:
         check_own_loss(sums, labels, num_ranks=2)
 
 
-def test_checking_a_loss_leaves_the_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checking_a_loss_leaves_the_random_state(monkeypatch):
     def noisy(outputs: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(outputs, targets) + 0 * torch.rand(3).sum()
 
@@ -135,7 +135,7 @@ def test_checking_a_loss_leaves_the_random_state(monkeypatch: pytest.MonkeyPatch
 # ---- resuming
 
 
-def test_a_run_with_an_own_loss_resumes_with_the_same_one_alone(tmp_path: Any) -> None:
+def test_a_run_with_an_own_loss_resumes_with_the_same_one_alone(tmp_path):
     graph = community_graph()
     own = functools.partial(F.cross_entropy, label_smoothing=0.1)
     metric = BinaryFBetaScore(beta=2.0)
@@ -170,7 +170,7 @@ def scored(task: Task, wanted: Any, outputs: Tensor, labels: Tensor) -> dict[str
 
 
 @pytest.mark.parametrize("width", [2, 4])
-def test_average_precision_of_classes_equals_scikit_learns(width: int) -> None:
+def test_average_precision_of_classes_equals_scikit_learns(width):
     torch.manual_seed(0)
     outputs, labels = torch.randn(100, width), torch.randint(width, (100,))
     found = scored(Task(name="single-label", width=width), ("average_precision",), outputs, labels)
@@ -181,7 +181,7 @@ def test_average_precision_of_classes_equals_scikit_learns(width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1, 3])
-def test_average_precision_of_labels_counts_those_that_occur(width: int) -> None:
+def test_average_precision_of_labels_counts_those_that_occur(width):
     torch.manual_seed(1)
     outputs, labels = torch.randn(100, width), (torch.rand(100, width) < 0.3).float()
     labels[:, 1:2] = 0
@@ -190,7 +190,7 @@ def test_average_precision_of_labels_counts_those_that_occur(width: int) -> None
     assert found["average_precision"] == pytest.approx(sum(each) / len(each), abs=1e-5)
 
 
-def test_own_metrics_equal_torchmetrics() -> None:
+def test_own_metrics_equal_torchmetrics():
     torch.manual_seed(2)
     outputs, labels = torch.randn(100, 2), torch.randint(2, (100,))
     own = MetricCollection({"top1": MulticlassAccuracy(2), "recall": MulticlassAccuracy(2, average="micro")})
@@ -209,7 +209,7 @@ def test_own_metrics_equal_torchmetrics() -> None:
     )
 
 
-def test_an_own_metric_decides_which_epoch_is_best() -> None:
+def test_an_own_metric_decides_which_epoch_is_best():
     graph = community_graph()
     trainer = Trainer(
         new_model(graph), graph, **OPTIONS, metrics=(MulticlassAccuracy(3, average="micro"), "accuracy")
@@ -231,12 +231,12 @@ def test_an_own_metric_decides_which_epoch_is_best() -> None:
         ("accuracy,average_precison", "Did you mean 'average_precision'"),
     ],
 )
-def test_metrics_that_do_not_fit_are_refused_before_the_first_step(metrics: Any, message: str) -> None:
+def test_metrics_that_do_not_fit_are_refused_before_the_first_step(metrics, message):
     graph = community_graph()
     with pytest.raises(ConfigError, match=message):
         Trainer(new_model(graph), graph, **OPTIONS, metrics=metrics).fit()
 
 
-def test_names_of_metrics_may_be_one_text() -> None:
+def test_names_of_metrics_may_be_one_text():
     assert TrainConfig(metrics="accuracy, auroc").metrics == ("accuracy", "auroc")  # type: ignore[arg-type]
     assert TrainConfig(metrics=MulticlassAccuracy(3)).metrics is not None  # type: ignore[arg-type]

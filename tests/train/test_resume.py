@@ -76,7 +76,7 @@ def assert_same_run(out_dir: Path, other: Path) -> None:
 @pytest.mark.slow
 # 10: in the middle of an epoch, past a checkpoint; 2: before the first; 13: an epoch's last step
 @pytest.mark.parametrize("step", [10, *(pytest.param(step, marks=pytest.mark.slow) for step in (2, 13))])
-def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_to_the_bit(step, run, uninterrupted, tmp_path):
     assert run(tmp_path, "--kill-at", str(step)) == -signal.SIGKILL
     assert len((tmp_path / "steps.jsonl").read_text().splitlines()) == step + 1
     assert run(tmp_path, "--resume") == 0
@@ -86,8 +86,8 @@ def test_killed_run_resumes_to_the_bit(step: int, run: Run, uninterrupted: Path,
 @pytest.mark.slow
 @pytest.mark.parametrize("step", [10, pytest.param(15, marks=pytest.mark.long)])
 def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
-    step: int, run: Run, uninterrupted: Path, tmp_path: Path
-) -> None:
+    step, run, uninterrupted, tmp_path
+):
     out_dir = tmp_path / "run"
     assert run(out_dir, "--braided", "--kill-at", str(step)) == -signal.SIGKILL
     assert len((out_dir / "steps.jsonl").read_text().splitlines()) == step + 1
@@ -105,8 +105,8 @@ def test_a_run_with_a_plan_killed_on_the_emulated_device_resumes_to_the_bit(
     ],
 )
 def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
-    write: int, fraction: float, run: Run, uninterrupted: Path, tmp_path: Path
-) -> None:
+    write, fraction, run, uninterrupted, tmp_path
+):
     options = ("--kill-in-write", str(write), "--fraction", str(fraction))
     assert run(tmp_path, *options) == -signal.SIGKILL
     remains = list((tmp_path / "checkpoints").glob(".*.tmp"))
@@ -118,9 +118,7 @@ def test_run_killed_while_writing_a_checkpoint_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
-    run: Run, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_run_killed_twice_and_then_finished_resumes_to_the_bit(run, uninterrupted, tmp_path):
     assert run(tmp_path, "--kill-at", "4") == -signal.SIGKILL
     assert run(tmp_path, "--resume", "--kill-at", "17") == -signal.SIGKILL
     assert run(tmp_path, "--resume") == 0
@@ -130,7 +128,7 @@ def test_run_killed_twice_and_then_finished_resumes_to_the_bit(
 
 
 @pytest.mark.slow
-def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Run, uninterrupted: Path, tmp_path: Path) -> None:
+def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run, uninterrupted, tmp_path):
     process = start(str(tmp_path), "--slow")
     assert process.stdout is not None
     assert process.stdout.readline() == "running\n"
@@ -146,7 +144,7 @@ def test_ctrl_c_stops_cleanly_and_the_run_goes_on(run: Run, uninterrupted: Path,
 
 
 @pytest.mark.slow
-def test_native_attention_model_resumes_to_the_bit(run: Run, tmp_path: Path) -> None:
+def test_native_attention_model_resumes_to_the_bit(run, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert run(whole, "--native") == 0
     assert run(killed, "--native", "--kill-at", "11") == -signal.SIGKILL
@@ -173,7 +171,7 @@ class SignalInEvaluation(Callback):
 OPTIONS = {"epochs": EPOCHS, "batch_size": 32, "fanouts": (5, 3), "threads": 1}
 
 
-def test_interrupt_leaves_no_thread_and_gives_the_handler_back(tmp_path: Path) -> None:
+def test_interrupt_leaves_no_thread_and_gives_the_handler_back(tmp_path):
     graph, before = community_graph(), set(threading.enumerate())
     handler = signal.getsignal(signal.SIGINT)
     trainer = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, callbacks=[SignalAt(9)])
@@ -183,7 +181,7 @@ def test_interrupt_leaves_no_thread_and_gives_the_handler_back(tmp_path: Path) -
     assert signal.getsignal(signal.SIGINT) is handler
 
 
-def test_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+def test_second_ctrl_c_ends_at_once(tmp_path):
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path, callbacks=[SignalAt(9, times=2)])
     with pytest.raises(KeyboardInterrupt):
@@ -195,7 +193,7 @@ def test_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Path) -> None:
+def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path):
     graph = community_graph()
     whole = Trainer(new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "whole").fit()
     options = OPTIONS | {"out_dir": tmp_path / "cut"}
@@ -209,7 +207,7 @@ def test_interrupt_during_an_evaluation_repeats_it_after_the_resume(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp_path: Path) -> None:
+def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp_path):
     class Noisy(Sage):
         interrupts = False
 
@@ -239,9 +237,7 @@ def test_what_an_interrupted_evaluation_drew_shifts_nothing_after_the_resume(tmp
 
 
 @pytest.mark.parametrize("error", ["during the write", "at the sync"])
-def test_full_disk_leaves_the_former_checkpoint_whole(
-    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_full_disk_leaves_the_former_checkpoint_whole(error, tmp_path, monkeypatch):
     graph, options = community_graph(), OPTIONS | {"out_dir": tmp_path}
     whole = Trainer(new_model(graph), graph, **OPTIONS).fit()
 
@@ -268,7 +264,7 @@ def test_full_disk_leaves_the_former_checkpoint_whole(
     not sys.platform.startswith("linux") or os.geteuid() != 0,
     reason="needs root on Linux, to mount a small disk",
 )
-def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path: Path) -> None:
+def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = subprocess.run(

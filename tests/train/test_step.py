@@ -39,7 +39,7 @@ def train_nodes(trainer: Trainer) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("options", [{}, {"clip": 0.3}, {"precision": "bfloat16"}, {"optimizer": "sgd"}])
-def test_a_profiled_step_has_the_bits_of_a_trained_one(options: dict[str, object]) -> None:
+def test_a_profiled_step_has_the_bits_of_a_trained_one(options):
     graph, record = community_graph(), Record()
     trainer = Trainer(new_model(graph), graph, **OPTIONS | options, callbacks=[record])
     shadow = TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
@@ -54,7 +54,7 @@ def test_a_profiled_step_has_the_bits_of_a_trained_one(options: dict[str, object
     assert record.steps[:STEPS] == [(step.loss, step.grad_norm, step.num_seeds) for step in profiled]
 
 
-def test_copies_go_on_where_a_run_would_end() -> None:
+def test_copies_go_on_where_a_run_would_end():
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS | {"optimizer": "sgd", "lr": 1e30})
     shadow = TrialStep.on_copy(trainer.runner, trainer.task, trainer.config)
@@ -65,7 +65,7 @@ def test_copies_go_on_where_a_run_would_end() -> None:
         trainer.fit()
 
 
-def test_profiling_makes_no_scheduler_of_the_users() -> None:
+def test_profiling_makes_no_scheduler_of_the_users():
     made = []
 
     def scheduler(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
@@ -81,7 +81,7 @@ def test_profiling_makes_no_scheduler_of_the_users() -> None:
 
 
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
-def test_mini_batches_bring_the_labels_of_their_seeds(layout: str) -> None:
+def test_mini_batches_bring_the_labels_of_their_seeds(layout):
     graph = community_graph()
     model = nn.GraphSAGE(graph.num_features, 8, graph.num_classes, 2)
     trainer = Trainer(model, graph, **OPTIONS, layout=layout)
@@ -99,7 +99,7 @@ def test_mini_batches_bring_the_labels_of_their_seeds(layout: str) -> None:
     assert feed.num_seeds(5, 3) == NUM_TRAIN - 5 * 32
 
 
-def test_the_whole_graph_is_one_batch_with_labels_taken_once() -> None:
+def test_the_whole_graph_is_one_batch_with_labels_taken_once():
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS, mode="full")
     feed = make_feed(trainer.runner, trainer.config, trainer.task, train_nodes(trainer))
@@ -115,7 +115,7 @@ def test_the_whole_graph_is_one_batch_with_labels_taken_once() -> None:
     assert list(feed.batches(0, 1)) == []
 
 
-def test_an_error_of_the_users_model_stays_what_it_is() -> None:
+def test_an_error_of_the_users_model_stays_what_it_is():
     class Fails(Sage):
         def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
             if self.training:

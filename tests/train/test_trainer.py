@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ OPTIONS = {"epochs": 4, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "thread
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_single_label_training_learns(mode: str) -> None:
+def test_single_label_training_learns(mode):
     graph = community_graph()
     options = OPTIONS | {"mode": mode, "epochs": 8 if mode == "sampled" else 40}
     result = Trainer(new_model(graph), graph, **options).fit()
@@ -30,7 +29,7 @@ def test_single_label_training_learns(mode: str) -> None:
     assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
 
 
-def test_multi_label_training_learns() -> None:
+def test_multi_label_training_learns():
     graph = community_graph()
     assert graph.y is not None
     hot = torch.stack([graph.y != 0, graph.y == 1], dim=1).float()
@@ -46,7 +45,7 @@ def test_multi_label_training_learns() -> None:
 
 
 @pytest.mark.parametrize("width", [1, 2])
-def test_regression_training_learns(width: int) -> None:
+def test_regression_training_learns(width):
     graph = community_graph()
     assert isinstance(graph.x, torch.Tensor)
     targets = graph.x[:, 0] - graph.x[:, 1] if width == 1 else graph.x[:, :2] * 2 + 1
@@ -58,14 +57,14 @@ def test_regression_training_learns(width: int) -> None:
     assert result.best_value == min(row["val_mae"] for row in result.history)
 
 
-def test_same_seed_gives_the_same_bits_and_another_does_not() -> None:
+def test_same_seed_gives_the_same_bits_and_another_does_not():
     graph = community_graph()
     first = losses(Trainer(new_model(graph), graph, **OPTIONS))
     assert first == losses(Trainer(new_model(graph), graph, **OPTIONS, workers=3))
     assert first != losses(Trainer(new_model(graph), graph, **OPTIONS, seed=1))
 
 
-def test_training_does_not_depend_on_evaluation() -> None:
+def test_training_does_not_depend_on_evaluation():
     """A model that draws while it evaluates must not shift the dropout of later steps."""
 
     class Noisy(Sage):
@@ -84,7 +83,7 @@ def test_training_does_not_depend_on_evaluation() -> None:
     )
 
 
-def test_unlabelled_nodes_are_never_trained_on() -> None:
+def test_unlabelled_nodes_are_never_trained_on():
     graph = community_graph()
     assert graph.y is not None
     train = graph.split("train")
@@ -97,7 +96,7 @@ def test_unlabelled_nodes_are_never_trained_on() -> None:
     )
 
 
-def test_accumulated_mini_batches_make_the_step_of_one_large_batch() -> None:
+def test_accumulated_mini_batches_make_the_step_of_one_large_batch():
     """200 training nodes in batches of 30, 3 to a step: the last step has 20 seeds, in one batch."""
     graph = community_graph()
     options = OPTIONS | {"fanouts": (-1, -1), "eval_every": 0, "test_at_end": False, "optimizer": "sgd"}
@@ -109,7 +108,7 @@ def test_accumulated_mini_batches_make_the_step_of_one_large_batch() -> None:
         torch.testing.assert_close(left, right, rtol=1e-3, atol=1e-5)
 
 
-def test_bfloat16_trains_and_keeps_float32_parameters() -> None:
+def test_bfloat16_trains_and_keeps_float32_parameters():
     class Half(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -131,9 +130,7 @@ def test_bfloat16_trains_and_keeps_float32_parameters() -> None:
 @pytest.mark.parametrize(
     ("precision", "is_slow"), [("bfloat16", True), ("bfloat16", False), ("float32", True)]
 )
-def test_a_processor_that_takes_long_for_bfloat16_is_told_of(
-    precision: str, is_slow: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_processor_that_takes_long_for_bfloat16_is_told_of(precision, is_slow, monkeypatch, caplog):
     monkeypatch.setattr(runtime, "_computes_bfloat16", lambda: not is_slow)
     graph = community_graph()
     Trainer(new_model(graph), graph, config=TrainConfig.from_dict({"precision": precision}))
@@ -141,11 +138,11 @@ def test_a_processor_that_takes_long_for_bfloat16_is_told_of(
     assert len(said) == (precision == "bfloat16" and is_slow)
 
 
-def test_whether_torch_multiplies_bfloat16_fast_is_asked_of_it() -> None:
+def test_whether_torch_multiplies_bfloat16_fast_is_asked_of_it():
     assert runtime._computes_bfloat16() == torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
-def test_features_stored_in_16_bits_are_trained_on() -> None:
+def test_features_stored_in_16_bits_are_trained_on():
     graph = community_graph()
     assert isinstance(graph.x, torch.Tensor)
     for mode in ("sampled", "full"):
@@ -154,14 +151,14 @@ def test_features_stored_in_16_bits_are_trained_on() -> None:
 
 
 @pytest.mark.parametrize("part", ["x", "edge_attr"])
-def test_a_graph_whose_rows_require_gradients_is_refused_since_no_optimizer_has_them(part: str) -> None:
+def test_a_graph_whose_rows_require_gradients_is_refused_since_no_optimizer_has_them(part):
     graph = community_graph()
     learned = torch.zeros(graph.num_edges if part == "edge_attr" else graph.num_nodes, 4, requires_grad=True)
     with pytest.raises(ConfigError, match="require gradients, but a Trainer updates only the model's"):
         Trainer(Sage(4, 4, 3), graph.replace(**{part: learned}))
 
 
-def test_clipping_bounds_the_gradient_and_the_norm_is_logged(tmp_path: Path) -> None:
+def test_clipping_bounds_the_gradient_and_the_norm_is_logged(tmp_path):
     graph = community_graph()
     sgd = {"optimizer": "sgd", "lr": 1.0, "clip": 1e-4, "epochs": 1, "batch_size": 1000, "eval_every": 0}
     model = new_model(graph)
@@ -174,14 +171,14 @@ def test_clipping_bounds_the_gradient_and_the_norm_is_logged(tmp_path: Path) -> 
     assert json.loads((tmp_path / "steps.jsonl").read_text())["grad_norm"] > 1e-3
 
 
-def test_class_weights_move_predictions_to_the_heavy_class() -> None:
+def test_class_weights_move_predictions_to_the_heavy_class():
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS, class_weights=(1.0, 1.0, 100.0), restore_best=False)
     trainer.fit()
     assert float((trainer.predict().argmax(dim=1) == 2).float().mean()) > 0.6
 
 
-def test_one_rank_names_the_options_of_exchanges_that_it_has_no_use_for() -> None:
+def test_one_rank_names_the_options_of_exchanges_that_it_has_no_use_for():
     def said(**options: str) -> str:
         graph = community_graph()
         config = TrainConfig.from_dict({"mode": "full", **options})
@@ -192,7 +189,7 @@ def test_one_rank_names_the_options_of_exchanges_that_it_has_no_use_for() -> Non
     assert said(wire="bfloat16", exchange="fixed").endswith("wire='bfloat16' and exchange='fixed' not used")
 
 
-def test_early_stopping_stops_and_the_best_weights_come_back(tmp_path: Path) -> None:
+def test_early_stopping_stops_and_the_best_weights_come_back(tmp_path):
     graph = community_graph()
     options = OPTIONS | {"epochs": 60, "patience": 2, "monitor": "loss", "lr": 0.05}
     trainer = Trainer(new_model(graph), graph, **options, eval_mode="exact", out_dir=tmp_path)
@@ -207,7 +204,7 @@ def test_early_stopping_stops_and_the_best_weights_come_back(tmp_path: Path) -> 
     assert (resumed.status, resumed.num_epochs) == ("early-stopped", result.num_epochs)
 
 
-def test_best_weights_come_back_without_a_folder() -> None:
+def test_best_weights_come_back_without_a_folder():
     graph = community_graph()
     trainer = Trainer(
         new_model(graph), graph, **OPTIONS | {"epochs": 30, "lr": 0.1, "monitor": "loss"}, eval_mode="exact"
@@ -218,7 +215,7 @@ def test_best_weights_come_back_without_a_folder() -> None:
     assert trainer.evaluate("val")["loss"] == pytest.approx(result.best_value, rel=1e-5)
 
 
-def test_callbacks_are_told_in_order() -> None:
+def test_callbacks_are_told_in_order():
     said: list[str] = []
 
     class Tell(Callback):
@@ -246,7 +243,7 @@ def test_callbacks_are_told_in_order() -> None:
     assert said == ["fit start", "epoch 0", *epoch, "epoch 1", *epoch, "test", "fit end"]
 
 
-def test_callback_can_stop_the_run_and_its_error_reaches_the_caller() -> None:
+def test_callback_can_stop_the_run_and_its_error_reaches_the_caller():
     class Stop(Callback):
         def on_step_end(self, trainer: Trainer, record: object) -> None:
             trainer.request_stop()
@@ -268,7 +265,7 @@ def test_callback_can_stop_the_run_and_its_error_reaches_the_caller() -> None:
     assert isinstance(fail.seen, KeyError)
 
 
-def test_callback_state_survives_a_resume(tmp_path: Path) -> None:
+def test_callback_state_survives_a_resume(tmp_path):
     class Count(Callback):
         steps = 0
 
@@ -288,7 +285,7 @@ def test_callback_state_survives_a_resume(tmp_path: Path) -> None:
     assert again.steps == 6 * 4
 
 
-def test_loss_that_is_not_finite_stops_before_the_step() -> None:
+def test_loss_that_is_not_finite_stops_before_the_step():
     class Explode(Sage):
         calls = 0
 
@@ -303,7 +300,7 @@ def test_loss_that_is_not_finite_stops_before_the_step() -> None:
     assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
 
 
-def test_gradient_that_is_not_finite_stops_before_the_step() -> None:
+def test_gradient_that_is_not_finite_stops_before_the_step():
     class Root(Sage):
         def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
             out = super().forward(x, edge_index)
@@ -316,7 +313,7 @@ def test_gradient_that_is_not_finite_stops_before_the_step() -> None:
     assert all(bool(torch.isfinite(p).all()) for p in model.parameters())
 
 
-def test_run_folder_tells_the_whole_story(tmp_path: Path) -> None:
+def test_run_folder_tells_the_whole_story(tmp_path):
     graph = community_graph()
     trainer = Trainer(
         new_model(graph), graph, **OPTIONS, out_dir=tmp_path / "a" / "b", info={"model": "sage"}
@@ -344,9 +341,7 @@ def test_run_folder_tells_the_whole_story(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("every", [None, 3])
-def test_the_seconds_of_every_checkpoint_are_counted_once(
-    every: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_seconds_of_every_checkpoint_are_counted_once(every, tmp_path, monkeypatch):
     """Checkpoints of the start and of each epoch's end, written between the epochs, count too."""
     graph, write = community_graph(), checkpoint.write
     written: list[float] = []
@@ -368,14 +363,14 @@ def test_the_seconds_of_every_checkpoint_are_counted_once(
     assert rows == seconds
 
 
-def test_no_folder_means_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_folder_means_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     graph = community_graph()
     Trainer(new_model(graph), graph, **OPTIONS | {"epochs": 1}).fit()
     assert not list(tmp_path.iterdir())
 
 
-def test_torch_settings_are_given_back() -> None:
+def test_torch_settings_are_given_back():
     graph, before = community_graph(), torch.get_num_threads()
     threads: list[int] = []
 
@@ -391,7 +386,7 @@ def test_torch_settings_are_given_back() -> None:
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_tensorboard_events_are_written(tmp_path: Path) -> None:
+def test_tensorboard_events_are_written(tmp_path):
     pytest.importorskip("tensorboard", reason=NO_TENSORBOARD)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -432,7 +427,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("make", "options", "error", "message"), MISTAKES, ids=[m[3] for m in MISTAKES])
-def test_mistake_is_found_before_the_first_step(make, options, error, message) -> None:
+def test_mistake_is_found_before_the_first_step(make, options, error, message):
     class Never(Callback):
         def on_step_end(self, trainer: Trainer, record: object) -> None:
             raise AssertionError("a step was made")
@@ -441,7 +436,7 @@ def test_mistake_is_found_before_the_first_step(make, options, error, message) -
         Trainer(*make(community_graph()), **OPTIONS | options, callbacks=[Never()]).fit()
 
 
-def test_predict_checks_ids_and_keeps_their_order() -> None:
+def test_predict_checks_ids_and_keeps_their_order():
     graph = community_graph()
     trainer = Trainer(new_model(graph), graph, **OPTIONS)
     everyone = trainer.predict()
@@ -467,7 +462,7 @@ def test_predict_checks_ids_and_keeps_their_order() -> None:
         trainer.evaluate("holdout")
 
 
-def test_predict_needs_no_labels() -> None:
+def test_predict_needs_no_labels():
     graph = community_graph()
     model = new_model(graph)
     expected = Trainer(model, graph).predict()

@@ -1,6 +1,5 @@
 """Trainer on graphs with types: models of PyG and of graphbraid learn, resume and predict; refusals."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,7 +41,7 @@ def with_venue_features(graph: Graph) -> Graph:
 
 
 @pytest.mark.slow
-def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
+def test_rgcn_learns_on_mini_batches_and_predicts():
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"epochs": 8})
     assert (trainer.task.name, trainer.task.width) == ("single-label", 3)
@@ -61,7 +60,7 @@ def test_rgcn_learns_on_mini_batches_and_predicts() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_learned_rows_of_a_type_without_features_go_with_bfloat16(mode: str) -> None:
+def test_learned_rows_of_a_type_without_features_go_with_bfloat16(mode):
     graph = bibliography()
     options = OPTIONS | {"mode": mode, "epochs": 1, "fanouts": (5, 5)}
     narrow, wide = (
@@ -73,7 +72,7 @@ def test_learned_rows_of_a_type_without_features_go_with_bfloat16(mode: str) -> 
 
 
 @pytest.mark.parametrize("kind", ["RGCN", "HeteroConv", "to_hetero", "weighted", "HGT"])
-def test_predictions_in_parts_are_those_of_one_pass(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_predictions_in_parts_are_those_of_one_pass(kind, monkeypatch):
     """The budget leaves no room for the whole graph: layers are computed one by one, or neighbourhoods."""
     graph = bibliography(weighted=kind == "weighted")
     if kind != "RGCN":
@@ -90,7 +89,7 @@ def test_predictions_in_parts_are_those_of_one_pass(kind: str, monkeypatch: pyte
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
+def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
     graph = bibliography()
     whole = losses(Trainer(rgcn(graph), graph, **OPTIONS))
 
@@ -110,7 +109,7 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_plan_changes_no_loss(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph = bibliography()
     planned = Trainer(rgcn(graph), graph, **OPTIONS, plan="auto")
@@ -119,7 +118,7 @@ def test_a_plan_changes_no_loss(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert planned.profile().times[0].cpu.seconds > 0
 
 
-def test_a_model_that_takes_ids_gets_those_of_the_rows() -> None:
+def test_a_model_that_takes_ids_gets_those_of_the_rows():
     graph = bibliography()
     model = module_of(
         lambda self, x_dict, edge_index_dict, n_id_dict: {"paper": self.rows(n_id_dict["paper"])},
@@ -175,7 +174,7 @@ def pyg_model(graph: Graph, kind: str) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", ["HeteroConv", "to_hetero", "weighted", "HGT"])
-def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_of_pyg_train_unchanged(kind, monkeypatch):
     graph = bibliography(weighted=kind == "weighted")
     graph = only_with_features(graph) if kind == "weighted" else with_venue_features(graph)
     trainer = Trainer(pyg_model(graph, kind), graph, **OPTIONS | {"epochs": 6})
@@ -193,7 +192,7 @@ def test_models_of_pyg_train_unchanged(kind: str, monkeypatch: pytest.MonkeyPatc
     torch.testing.assert_close(whole, theirs, atol=1e-5, rtol=1e-4)
 
 
-def test_rows_of_an_embedding_are_not_counted_as_columns_of_a_layer() -> None:
+def test_rows_of_an_embedding_are_not_counted_as_columns_of_a_layer():
     graph = with_venue_features(bibliography())
     small = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS)
     model = pyg_model(graph, "HeteroConv")
@@ -204,7 +203,7 @@ def test_rows_of_an_embedding_are_not_counted_as_columns_of_a_layer() -> None:
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
-def test_layers_of_hgt_run_fused(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_of_hgt_run_fused(mode, monkeypatch):
     graph, calls = with_venue_features(bibliography()), []
     model = pyg_model(graph, "HGT")
     own = relational.dot_attention
@@ -238,13 +237,13 @@ def only_with_features(graph: Graph) -> Graph:
         ({"node_type": "papers"}, "node_type='papers' is no node type; .* Did you mean 'paper'"),
     ],
 )
-def test_what_types_do_not_go_with_is_refused_by_name(options: dict[str, Any], says: str) -> None:
+def test_what_types_do_not_go_with_is_refused_by_name(options, says):
     graph = bibliography()
     with pytest.raises(ConfigError, match=says):
         Trainer(rgcn(graph), graph, **OPTIONS | options).fit()
 
 
-def test_mode_auto_is_sampled_and_says_why() -> None:
+def test_mode_auto_is_sampled_and_says_why():
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "auto", "epochs": 1})
     assert trainer.config.mode == "sampled"
@@ -252,7 +251,7 @@ def test_mode_auto_is_sampled_and_says_why() -> None:
     assert trainer.fit().status == "finished"
 
 
-def test_a_graph_of_one_type_takes_no_node_type() -> None:
+def test_a_graph_of_one_type_takes_no_node_type():
     graph = community_graph()
     with pytest.raises(
         ConfigError, match="node_type='paper' chooses among node types, and the graph has one"
@@ -260,7 +259,7 @@ def test_a_graph_of_one_type_takes_no_node_type() -> None:
         Trainer(new_model(graph), graph, node_type="paper")
 
 
-def test_the_type_to_learn_is_the_labelled_one_or_must_be_named() -> None:
+def test_the_type_to_learn_is_the_labelled_one_or_must_be_named():
     graph = bibliography()
     both = relabelled(graph, {"paper": graph.nodes_of("paper").y, "venue": torch.arange(VENUES)})
     with pytest.raises(ConfigError, match=r"several node types have labels .paper, venue.; say which"):
@@ -286,7 +285,7 @@ def relabelled(graph: Graph, y: dict[str, Any]) -> Graph:
     )
 
 
-def test_a_split_or_outputs_that_are_missing_are_named() -> None:
+def test_a_split_or_outputs_that_are_missing_are_named():
     graph = bibliography()
     with pytest.raises(DataError, match="no split 'dev'"):
         Trainer(rgcn(graph), graph, **OPTIONS).evaluate("dev")
@@ -312,7 +311,7 @@ def test_a_split_or_outputs_that_are_missing_are_named() -> None:
         Trainer(Fails(), graph, **OPTIONS).fit()
 
 
-def test_labels_are_read_for_the_seeds_alone() -> None:
+def test_labels_are_read_for_the_seeds_alone():
     graph = bibliography()
     from graphbraid.loader import NeighborLoader
 

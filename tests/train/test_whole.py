@@ -1,7 +1,5 @@
 """Mode ``full`` compiles what it can and says what it cannot; ``auto`` chooses by memory and says why."""
 
-from pathlib import Path
-
 import pytest
 import torch
 from tests.extras import NO_PYG
@@ -157,7 +155,7 @@ def test_a_loss_that_is_not_finite_names_layer_and_node():
 
 
 @pytest.mark.slow
-def test_rgcn_learns_on_the_whole_graph_by_the_engine() -> None:
+def test_rgcn_learns_on_the_whole_graph_by_the_engine():
     graph = bibliography()
     trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"mode": "full", "epochs": 40})
     result = trainer.fit()
@@ -173,7 +171,7 @@ def test_rgcn_learns_on_the_whole_graph_by_the_engine() -> None:
 
 
 @pytest.mark.slow
-def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
+def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path):
     graph = bibliography()
     options = OPTIONS | {"mode": "full", "patience": None}
     whole = losses_of_steps(Trainer(rgcn(graph), graph, **options | {"epochs": 4}))
@@ -183,7 +181,7 @@ def test_a_whole_graph_run_resumes_to_the_same_losses(tmp_path: Path) -> None:
     assert begun + losses_of_steps(more) == whole
 
 
-def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> None:
+def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written():
     graph = with_venue_features(bibliography())
     model = module_of(
         lambda self, x_dict, edge_index_dict: {"paper": self.paper(x_dict["paper"])}, paper=nn.Linear(12, 3)
@@ -194,7 +192,7 @@ def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written() -> Non
 
 
 @pytest.mark.slow
-def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine() -> None:
+def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine():
     graph = with_venue_features(bibliography())
     trainer = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS | {"mode": "full", "epochs": 40})
     result = trainer.fit()
