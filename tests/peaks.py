@@ -1,6 +1,31 @@
 """Memory of a program, measured more than once where the first time it seems too much."""
 
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests import warm
+
+
+def held(name: str) -> int:
+    """Return bytes of this process: 'VmRSS' now, 'VmHWM' at most; getrusage's peak is inherited."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
+
+
+def rise(run: Callable[[], object]) -> int:
+    """Return by how many bytes the peak of a call is above what this process held before it."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak starts from here
+    before = held("VmRSS")
+    run()
+    return held("VmHWM") - before
+
+
+def printed(program: str, *arguments: object, **options: Any) -> float:
+    """Return the number that a program prints, in a process of its own."""
+    done = warm.run(["-c", program, *arguments], **options)
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
 
 
 def least_peak(measure: Callable[[], float], enough: float, most_runs: int = 3) -> float:

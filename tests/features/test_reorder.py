@@ -7,14 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests import warm
 from tests.extras import NO_PEAK
 from tests.features.cases import arrays, assert_same, expected, full_graphs
 from tests.graph.cases import reference_kernels
 from tests.graph.edge_cases import EDGE_CASES
 from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed
-from tests.peaks import least_peak
+from tests.peaks import least_peak, printed
 from tests.suites import examples
 
 import graphbraid
@@ -194,10 +193,7 @@ from itertools import pairwise
 from pathlib import Path
 import torch
 from graphbraid import Csc, Graph, features
-
-def status(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+from tests.peaks import held
 
 def graph_of(num_nodes, degree):
     indptr = torch.arange(num_nodes + 1) * degree
@@ -205,12 +201,12 @@ def graph_of(num_nodes, degree):
     return Graph(csc=Csc(indptr, indices, num_nodes))
 
 features.reorder(graph_of(1000, 9), torch.randperm(1000))  # loads the kernels
-before = status("VmRSS")
+before = held("VmRSS")
 graph = graph_of(int(sys.argv[1]), int(sys.argv[2]))
 order = torch.arange(graph.num_nodes).flip(0)
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
 moved = features.reorder(graph, order)
-print((status("VmHWM") - before) / graph.csc.nbytes)
+print((held("VmHWM") - before) / graph.csc.nbytes)
 """
 
 
@@ -218,9 +214,4 @@ print((status("VmHWM") - before) / graph.csc.nbytes)
 @pytest.mark.slow
 @needs_kernels
 def test_peak_memory_is_the_topology_twice_and_the_nodes_maps():
-    def peak():
-        done = warm.run(["-c", MEASURE, 800_000, 24])
-        assert done.returncode == 0, done.stderr
-        return float(done.stdout)
-
-    assert least_peak(peak, 2.2) <= 2.2
+    assert least_peak(lambda: printed(MEASURE, 800_000, 24), 2.2) <= 2.2

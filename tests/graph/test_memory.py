@@ -3,9 +3,8 @@
 import sys
 
 import pytest
-from tests import warm
 from tests.kernels import needs_kernels
-from tests.peaks import least_peak
+from tests.peaks import least_peak, printed
 
 NUM_EDGES = 4_000_000
 
@@ -16,10 +15,7 @@ import sys
 from pathlib import Path
 import torch
 from graphbraid.graph import Graph
-
-def status(field):
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
+from tests.peaks import held
 
 operation, num_edges = sys.argv[1], int(sys.argv[2])
 num_nodes = num_edges // 20
@@ -39,7 +35,7 @@ OPERATIONS = {
     "without_self_loops": lambda source: source.without_self_loops(),
     "validate": lambda source: source.validate(),
 }
-before = status("VmRSS")
+before = held("VmRSS")
 source = edges()
 if not operation.startswith("from_edge_index"):
     source = Graph.from_edge_index(source, num_nodes)
@@ -48,7 +44,7 @@ if operation == "symmetrized again":
 Path("/proc/self/clear_refs").write_text("5")  # the peak starts from here
 result = OPERATIONS[operation](source)
 largest = max(result.num_edges, num_edges if isinstance(source, torch.Tensor) else source.num_edges)
-print((status("VmHWM") - before) / (16 * largest))
+print((held("VmHWM") - before) / (16 * largest))
 """
 
 
@@ -71,9 +67,4 @@ print((status("VmHWM") - before) / (16 * largest))
 )
 @needs_kernels
 def test_peak_memory_stays_below_a_multiple_of_the_edges(operation, bound):
-    def peak():
-        done = warm.run(["-c", MEASURE, operation, NUM_EDGES])
-        assert done.returncode == 0, done.stderr
-        return float(done.stdout)
-
-    assert least_peak(peak, bound) <= bound
+    assert least_peak(lambda: printed(MEASURE, operation, NUM_EDGES), bound) <= bound

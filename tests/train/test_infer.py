@@ -7,10 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from tests import warm
 from tests.extras import NO_PEAK
 from tests.modules import module_of
-from tests.peaks import least_peak
+from tests.peaks import least_peak, printed
 from tests.train.communities import AsWritten, Sage, community_graph
 from torch_geometric import nn as pyg_nn
 
@@ -301,9 +300,7 @@ import sys, torch
 from graphbraid import nn as gnn
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
-def peak():
-    # Not getrusage: its peak is inherited from the process that started this one.
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM")) * 1024
+from tests.peaks import held
 torch.set_num_threads(1)
 n = 60_000
 edges = torch.randint(n, (2, 4 * n))
@@ -313,9 +310,9 @@ warm = Graph.from_edge_index(small, 50, x=torch.randn(50, 16), y=torch.randint(4
 model = gnn.GraphSAGE(16, 256, 4, 3)
 budget = int(sys.argv[1])
 Trainer(model, warm, memory_budget_bytes=1 << 16).predict()
-before = peak()
+before = held("VmHWM")
 Trainer(model, graph, memory_budget_bytes=budget).predict()
-print(peak() - before)
+print(held("VmHWM") - before)
 """
 
 
@@ -324,15 +321,10 @@ print(peak() - before)
 def test_peak_memory_stays_within_the_budget():
     """One pass holds 3 x 61 MB of activations; with a budget of 32 MB it must do with about that."""
 
-    def growth(budget: int) -> int:
-        done = warm.run(["-c", MEASURE, budget])
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
-
     budget = 32 << 20
     most = budget + (16 << 20)
-    assert growth(1 << 34) > 100 << 20
-    assert least_peak(lambda: growth(budget), most) <= most
+    assert printed(MEASURE, 1 << 34) > 100 << 20
+    assert least_peak(lambda: printed(MEASURE, budget), most) <= most
 
 
 @pytest.mark.parametrize("mode", ["exact", "sampled"])

@@ -16,10 +16,11 @@ from graphbraid.estimates import machine as rank_memory
 from graphbraid.features.tiers.device_sizing import DeviceMemory
 
 TRAIN = """
-import json, resource, sys, torch
+import json, sys, torch
 from graphbraid import nn as gnn
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
+from tests.peaks import rise
 
 torch.set_num_threads(1)
 
@@ -35,19 +36,9 @@ def train(g):
     batches = {"fanouts": (5, 5), "batch_size": 512, "eval_batch_size": 512}
     Trainer(model, g, epochs=1, memory_budget_bytes=16 << 20, **batches).fit()
 
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
 train(graph(2000))
 g = graph(int(sys.argv[1]))
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")  # the peak counts from here
-before = resident()
-train(g)
-with open("/proc/self/status") as file:
-    peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-print(json.dumps([g.nbytes, peak - before]))
+print(json.dumps([g.nbytes, rise(lambda: train(g))]))
 """
 
 

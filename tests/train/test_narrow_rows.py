@@ -6,19 +6,19 @@ import sys
 
 import pytest
 import torch
-from tests import warm
 from tests.extras import NO_PEAK
-from tests.peaks import least_peak
+from tests.peaks import least_peak, printed
 
 from graphbraid import Graph, Trainer, datasets, nn
 from graphbraid.datasets import open_store, save_store
 
 NODES, WIDTH = 150_000, 128
 TRAIN = """
-import resource, sys, torch
+import sys, torch
 from graphbraid import nn as gnn
 from graphbraid.datasets import open_store
 from graphbraid.train import Trainer
+from tests.peaks import rise
 
 torch.set_num_threads(1)
 
@@ -28,18 +28,8 @@ def train(path):
     batches = {"fanouts": (3, 3), "batch_size": 256, "eval_batch_size": 256, "workers": 1}
     Trainer(gnn.GraphSAGE(128, 32, 5, 2), graph, epochs=1, memory_budget_bytes=16 << 20, **batches).fit()
 
-def resident():
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
-
 train(sys.argv[1])
-with open("/proc/self/clear_refs", "w") as file:
-    file.write("5")  # the peak counts from here
-before = resident()
-train(sys.argv[2])
-with open("/proc/self/status") as file:
-    peak = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-print(peak - before)
+print(rise(lambda: train(sys.argv[2])))
 """
 
 
@@ -56,14 +46,12 @@ def made(num_nodes: int) -> Graph:
 def test_memory_of_training_falls_by_what_features_take_less(tmp_path):
     environment = os.environ | {"TMPDIR": str(tmp_path)}
 
-    def peak(dtype: str | None) -> int:
+    def peak(dtype):
         small, large = (tmp_path / f"{dtype}{n}" for n in (3000, NODES))
         if not large.exists():
             save_store(made(3000), small, features_dtype=dtype)
             save_store(made(NODES), large, features_dtype=dtype)
-        done = warm.run(["-c", TRAIN, small, large], environment=environment)
-        assert done.returncode == 0, done.stderr
-        return int(done.stdout)
+        return printed(TRAIN, small, large, environment=environment)
 
     whole = min(peak(None) for _ in range(2))
     for dtype, row_bytes in (("float16", 2 * WIDTH), ("int8", WIDTH + 4)):
