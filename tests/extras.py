@@ -1,9 +1,10 @@
 """What to say where an optional part or the machine lacks something; how what was measured is tested."""
 
 import importlib
+import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,12 @@ def import_all() -> None:
         names = path.relative_to(package.parent).with_suffix("").parts
         if "triton" not in names and names[-1] != "__main__":
             importlib.import_module(".".join(names).removesuffix(".__init__"))
+
+
+def ran(command: Sequence[object], **options: Any) -> subprocess.CompletedProcess[str]:
+    """What a program said, and the code that it ended with; it hangs if it takes :data:`PATIENCE`."""
+    given = {"capture_output": True, "text": True, "timeout": PATIENCE} | options
+    return subprocess.run([str(word) for word in command], check=False, **given)
 
 
 def in_threads(*calls: Callable[[], Any]) -> list[Any]:

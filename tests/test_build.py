@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from tests.extras import PATIENCE
+from tests.extras import ran
 from tests.kernels import needs_kernels
 
 from graphbraid import native
@@ -32,13 +32,7 @@ def configured(folder: Path, variants: str, **further: str) -> subprocess.Comple
         **further,
     }
     given = [f"-D{name}={value}" for name, value in options.items()]
-    return subprocess.run(
-        [CMAKE, "-S", str(ROOT), "-B", str(folder), *given],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    return ran([CMAKE, "-S", str(ROOT), "-B", str(folder), *given])
 
 
 def left_out(folder: Path) -> set[str]:

@@ -2,14 +2,13 @@
 
 import inspect
 import json
-import subprocess
 import sys
 import threading
 from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import PATIENCE
+from tests.extras import ran
 
 import graphbraid
 from graphbraid import Graph, Trainer, nn
@@ -76,12 +75,7 @@ def test_training_imports_no_more_modules_and_only_what_it_uses(tmp_path):
         "print(json.dumps([*sys.modules]))"
     )
     options = ["train", "--epochs", "1", "--hidden", "4", "--out", str(tmp_path / "run")]
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code, *options],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    done = ran([sys.executable, "-W", "error", "-c", code, *options])
     assert done.returncode == 0, done.stderr
     modules = json.loads(done.stdout.splitlines()[-1])
     imported = [name for name in modules if name.startswith("graphbraid")]

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 
 import graphbraid
 
@@ -90,13 +90,7 @@ OUTSIDE = {"__init__", "__main__", "_native"}
 
 def run_python(code, **variables):
     """Run code in a fresh interpreter; its standard output must be JSON."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        capture_output=True,
-        text=True,
-        env=os.environ | variables,
-        timeout=PATIENCE,
-    )
+    done = ran([sys.executable, "-W", "error", "-c", code], env=os.environ | variables)
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 

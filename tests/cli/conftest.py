@@ -3,13 +3,12 @@
 import dataclasses
 import json
 import os
-import subprocess
 import sys
 
 import pytest
 import torch
 from tests import warm
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 from typer.testing import CliRunner
 
 from graphbraid.cli.main import app
@@ -51,12 +50,8 @@ def graphbraid_process():
     """Call a command in a process of its own."""
 
     def call(*arguments, code=0, **variables):
-        done = subprocess.run(
-            [sys.executable, "-m", "graphbraid", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            env=os.environ | variables,
-            timeout=2 * PATIENCE,
+        done = ran(
+            [sys.executable, "-m", "graphbraid", *arguments], env=os.environ | variables, timeout=2 * PATIENCE
         )
         return Outcome(done.returncode, done.stdout, done.stderr).ended(code)
 

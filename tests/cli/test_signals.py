@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.extras import PATIENCE
+from tests.extras import ran
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals and timers")
 
@@ -18,13 +18,7 @@ signals.take()
 
 
 def run(program: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", START + program],
-        cwd=directory,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    return ran([sys.executable, "-c", START + program], cwd=directory)
 
 
 def test_signal_during_an_import_waits_for_its_end(tmp_path):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from benchmarks.synth.program import OPEN_MPI
 from tests import warm
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 
 PROGRAM = Path(__file__).with_name("rank_program.py")
 ROOT = Path(__file__).parents[2]
@@ -90,7 +90,5 @@ def run_mpi(size: int, function: Any, *arguments: object, **variables: str) -> S
     """Run the same over MPI; the ranks' output is one text. Skips the test where there is no MPI."""
     called = (PROGRAM, 0, function.__module__, function.__name__, *arguments)
     command = [mpi_launcher(), "-n", str(size), sys.executable, *map(str, called)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=PATIENCE, env=environment(**variables), check=False
-    )
+    done = ran(command, env=environment(**variables))
     return Said(done.returncode, done.stdout, done.stderr)

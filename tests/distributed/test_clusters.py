@@ -14,7 +14,7 @@ import pytest
 import yaml
 from benchmarks.distributed.links import Links, why_not
 from tests.distributed.ranks import ROOT, environment, mpi_launcher
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 
 FILES = ROOT / "examples" / "clusters"
 PAGE = ROOT / "docs" / "clusters.md"
@@ -45,9 +45,7 @@ def variables(tmp_path: Path, **own: str) -> dict[str, str]:
 
 
 def done(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False, **options
-    )
+    return ran(command, timeout=2 * PATIENCE, **options)
 
 
 def run_of(folder: Path) -> dict[str, object]:

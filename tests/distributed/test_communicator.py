@@ -1,13 +1,12 @@
 """One contract for every communicator, on real processes."""
 
 import re
-import subprocess
 import sys
 
 import pytest
 from tests.distributed import contract, whole_training
 from tests.distributed.ranks import NO_MPI, environment, run, run_mpi
-from tests.extras import PATIENCE
+from tests.extras import ran
 from tests.suites import few_of
 
 from graphbraid.distributed.ranks import joining
@@ -63,9 +62,7 @@ def test_ranks_that_another_mpi_than_that_of_mpi4py_has_started_are_refused():
     pytest.importorskip("mpi4py", reason=NO_MPI)
     command = [sys.executable, "-m", "graphbraid", "train", "--comm", "mpi", "--data", "braid-10k"]
     other = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment(**other), timeout=PATIENCE, check=False
-    )
+    done = ran(command, env=environment(**other))
     assert done.returncode == 2
     assert re.search(r"torchrun has started 2 ranks, and mpi4py's library \(.+\) finds 1\. ", done.stderr)
 

@@ -16,7 +16,7 @@ from benchmarks.distributed.links import Links, why_not
 from tests.distributed import training
 from tests.distributed.contract import every_case
 from tests.distributed.ranks import PROGRAM, environment, run
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 
 from graphbraid.distributed.ranks.meeting import Meeting
 from graphbraid.errors import RankError
@@ -210,14 +210,7 @@ def test_torchrun_starts_the_ranks_again_and_they_go_on(tmp_path):
     launch = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
     called = [PROGRAM, 0, training.__name__, training.restarted.__name__, tmp_path / "run"]
     before = set(Path("/dev/shm").iterdir())
-    done = subprocess.run(
-        [sys.executable, *map(str, (*launch, *called))],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
+    done = ran([sys.executable, *map(str, (*launch, *called))], env=environment())
     assert done.returncode == 0, done.stderr
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert [json.loads(line) for line in lines] == [{"attempt": "1", "steps": 6}] * 2  # of 14, 8 were saved

@@ -4,13 +4,12 @@ import errno
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
-from tests.extras import NO_KERNELS, PATIENCE
+from tests.extras import NO_KERNELS, PATIENCE, ran
 from tests.features.tables import flip_a_byte, same, stored_graph
 
 from graphbraid import Trainer, native, nn
@@ -34,12 +33,7 @@ def library(tmp_path_factory):
         pytest.skip(NO_KERNELS)
     path = tmp_path_factory.mktemp("library") / "faulty_disk.so"
     source = Path(__file__).with_name("faulty_disk.c")
-    built = subprocess.run(
-        [compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(path), "-ldl"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    built = ran([compiler, "-O1", "-shared", "-fPIC", str(source), "-o", str(path), "-ldl"])
     if built.returncode:
         pytest.skip(f"the library does not compile here: {built.stderr.splitlines()[-1]}")
     return path
@@ -57,14 +51,11 @@ def wide(tmp_path_factory):
 def found(library, wide):
     """What tests/features/faulty_run.py found, of rows and training, by kind of fault and reader."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
+    done = ran(
         [sys.executable, "-m", "tests.features.faulty_run", str(wide)],
         env=os.environ | {"PYTHONPATH": paths, "LD_PRELOAD": str(library)},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=2 * PATIENCE,
-        check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
 from tests import warm
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 from tests.features.tables import stored_graph
 from tests.kernels import needs_kernels
 
@@ -44,14 +43,11 @@ def stores(tmp_path_factory):
 def limited(stores):
     """What a run finds in a process that has imported nothing: of one that was forked, pages count anew."""
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    done = subprocess.run(
+    done = ran(
         [sys.executable, *program(stores), "--limit", str(LIMIT), "--host", "24MiB"],
         env=os.environ | {"PYTHONPATH": paths},
         cwd=ROOT,
-        capture_output=True,
-        text=True,
         timeout=2 * PATIENCE,
-        check=False,
     )
     return found(done)
 

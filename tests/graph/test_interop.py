@@ -1,7 +1,6 @@
 """Conversions from and to SciPy, PyG and DGL give back what went in."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import scipy.sparse as sp
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 from tests.graph import dgl_checks, fake_dgl
 from tests.graph.cases import edge_lists, graphs, pairs_of
 from tests.graph.edge_cases import random_edges
@@ -343,10 +342,8 @@ def test_the_package_itself():
     python = os.environ.get("GRAPHBRAID_DGL_PYTHON")
     if not python:
         pytest.skip("needs DGL, which needs an older torch: name its Python in GRAPHBRAID_DGL_PYTHON")
-    done = subprocess.run(
+    done = ran(
         [python, "-m", "tests.graph.real_dgl"],
-        capture_output=True,
-        text=True,
         cwd=ROOT,
         env=os.environ | {"PYTHONPATH": f"{ROOT / 'src'}{os.pathsep}{ROOT}"},
         timeout=2 * PATIENCE,

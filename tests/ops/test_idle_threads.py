@@ -2,11 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
-from tests.extras import PATIENCE, once_undisturbed
+from tests.extras import once_undisturbed, ran
 
 from graphbraid import native
 
@@ -47,9 +46,7 @@ def naps_of_workers(**variables: str) -> list[int]:
     """How often each of torch's workers slept during 300 regions with short pauses between them."""
     unset = dict.fromkeys(native.WAIT_VARIABLES, "")
     environment = {k: v for k, v in {**os.environ, **unset, **variables}.items() if v}
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM], env=environment, capture_output=True, text=True, timeout=PATIENCE
-    )
+    done = ran([sys.executable, "-c", PROGRAM], env=environment)
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout))
 

@@ -1,11 +1,10 @@
 """Compiled objects that a process leaves behind: none, but those that PyTorch keeps for a loss that lives."""
 
 import os
-import subprocess
 import sys
 
 import pytest
-from tests.extras import PATIENCE
+from tests.extras import ran
 from tests.kernels import needs_kernels
 
 pytestmark = [pytest.mark.slow, needs_kernels]
@@ -34,13 +33,7 @@ del calls
 
 def said_at_the_end_of(program, **variables):
     environment = {k: v for k, v in os.environ.items() if k != "GRAPHBRAID_LEAKS"} | variables
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM + program],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment,
-    )
+    done = ran([sys.executable, "-c", PROGRAM + program], env=environment)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.extras import ran
 
 from graphbraid.datasets import save_store
 from graphbraid.files.checksums import sealed
@@ -170,11 +171,7 @@ class Workplace:
         """A file system of this size, mounted where this process may do so."""
         disk = self.path("disk")
         disk.mkdir()
-        done = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(disk)],
-            capture_output=True,
-            text=True,
-        )
+        done = ran(["mount", "-t", "tmpfs", "-o", f"size={num_bytes}", "tmpfs", str(disk)])
         if done.returncode:
             pytest.skip(f"needs the right to mount (CAP_SYS_ADMIN): {done.stderr.strip()}")
         # Lazily: after a failed write torch keeps its file open as long as the error is referred to.

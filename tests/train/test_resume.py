@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests import warm
-from tests.extras import PATIENCE
+from tests.extras import PATIENCE, ran
 from tests.train.communities import Sage, community_graph, new_model
 
 from graphbraid.errors import ResourceError
@@ -267,12 +267,7 @@ def test_full_disk_leaves_the_former_checkpoint_whole(error, tmp_path, monkeypat
 def test_really_full_disk_leaves_the_former_checkpoint_whole(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)],
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    mount = ran(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)])
     if mount.returncode:
         pytest.skip(f"needs the right to mount (CAP_SYS_ADMIN): {mount.stderr.strip()}")
     try:
