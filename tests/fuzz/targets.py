@@ -3,6 +3,8 @@
 A call's ``use`` does with the result what a user would, so that what a call keeps is also read.
 """
 
+import functools
+import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +20,6 @@ def _as_is(result: Any) -> Any:
 class Call:
     """A call that works."""
 
-    function: Callable[..., Any]
     arguments: dict[str, Any]
     """Arguments by name; a name that is a number stands for a position."""
     use: Callable[[Any], Any] = _as_is
@@ -28,6 +29,8 @@ class Call:
     """Whether the result is the same in every process."""
     fixed: tuple[str, ...] = ("transform",)
     """Arguments that stay. An error of the caller's own function is not ours."""
+    function: Callable[..., Any] | None = None
+    """What is called, where the name of the call does not say it."""
 
 
 TARGETS: dict[str, Callable[[World], Call]] = {}
@@ -53,7 +56,13 @@ MiniBatch and Hardware have methods that are called; ranks meet in tests of seve
 def add(makers: dict[str, Callable[[World], Call]]) -> None:
     """Register calls. The name of a call begins with that of the function or class."""
     assert not TARGETS.keys() & makers.keys(), "a name is there twice"
-    TARGETS.update(makers)
+    TARGETS.update({name: functools.partial(_made, name, make) for name, make in makers.items()})
+
+
+def _made(name: str, make: Callable[[World], Call], w: World) -> Call:
+    call = make(w)
+    call.function = call.function or pkgutil.resolve_name(f"graphbraid.{name.split(maxsplit=1)[0]}")
+    return call
 
 
 def graph_use(graph: Any) -> Any:

@@ -171,50 +171,39 @@ _NPZ_KEYS = (
 
 
 _CALLS = {
-    "datasets.from_typed_tables": lambda w: Call(
-        datasets.from_typed_tables, {"path": _described(w)}, _typed_use
-    ),
-    "datasets.from_frames": lambda w: Call(datasets.from_frames, _frames(w), _typed_use),
-    "datasets.from_tables": lambda w: Call(datasets.from_tables, _table_args(w), _table_use),
+    "datasets.from_typed_tables": lambda w: Call({"path": _described(w)}, _typed_use),
+    "datasets.from_frames": lambda w: Call(_frames(w), _typed_use),
+    "datasets.from_tables": lambda w: Call(_table_args(w), _table_use),
     "datasets.from_tables of CSV": lambda w: Call(
-        datasets.from_tables,
         _csv_args(w),
         _table_use,
         ("id_column", "id_type", "csv", "name", "source", "destination", "fill_missing"),
     ),
     "datasets.from_tables of Parquet": lambda w: Call(
-        datasets.from_tables, _parquet_args(w), _table_use, ("id_column", "id_type", "name")
+        _parquet_args(w), _table_use, ("id_column", "id_type", "name")
     ),
     "datasets.CsvOptions": lambda w: Call(
-        datasets.CsvOptions,
         {"delimiter": ",", "header": True, "skip_rows": 0},
         lambda c: datasets.from_tables(**_csv_args(w), csv=c),
     ),
     "datasets.NodeIds": lambda w: Call(
-        datasets.NodeIds,
-        {"values": np.arange(9) * 3},
-        lambda i: [i.nodes_of([3, 6]), i.originals(torch.tensor([1])), repr(i)],
+        {"values": np.arange(9) * 3}, lambda i: [i.nodes_of([3, 6]), i.originals(torch.tensor([1])), repr(i)]
     ),
-    "NodeIds.nodes_of": lambda w: Call(datasets.NodeIds(np.arange(9) * 3).nodes_of, {"originals": [3, 6]}),
+    "NodeIds.nodes_of": lambda w: Call(
+        {"originals": [3, 6]}, function=datasets.NodeIds(np.arange(9) * 3).nodes_of
+    ),
     "NodeIds.originals": lambda w: Call(
-        datasets.NodeIds(np.arange(9) * 3).originals, {"nodes": torch.tensor([3, 6])}
+        {"nodes": torch.tensor([3, 6])}, function=datasets.NodeIds(np.arange(9) * 3).originals
     ),
-    "datasets.prepare": lambda w: Call(
-        datasets.prepare, {"graph": w.graph, "symmetrize": True, "dedupe": True}, graph_use
-    ),
+    "datasets.prepare": lambda w: Call({"graph": w.graph, "symmetrize": True, "dedupe": True}, graph_use),
     "datasets.random_split": lambda w: Call(
-        datasets.random_split, {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
+        {"graph": w.graph, "train_per_class": 3, "val_per_class": 3, "seed": 0}
     ),
     "datasets.split_nodes": lambda w: Call(
-        datasets.split_nodes,
-        {"graph": w.graph, "how": "group:0.5,0.2", "seed": 0, "values": torch.arange(NODES) % 5},
-        graph_use,
+        {"graph": w.graph, "how": "group:0.5,0.2", "seed": 0, "values": torch.arange(NODES) % 5}, graph_use
     ),
-    "datasets.random_share_split": lambda w: Call(
-        datasets.random_share_split, {"graph": w.graph, "train": 0.5, "val": 0.2, "seed": 0}
-    ),
+    "datasets.random_share_split": lambda w: Call({"graph": w.graph, "train": 0.5, "val": 0.2, "seed": 0}),
     "datasets.save_store": lambda w: Call(
-        datasets.save_store,
         {
             "graph": w.graph,
             "path": Path("store"),
@@ -224,29 +213,25 @@ _CALLS = {
         lambda p: [datasets.open_store(p), str(datasets.open_names(p).class_names)],
     ),
     "datasets.Narrowing": lambda w: Call(
-        datasets.Narrowing,
         {"dtype": "int8"},
         lambda n: [
             datasets.open_store(datasets.save_store(w.plain_graph, "narrow", features_dtype=n)).dense_x(),
             str(n.rounding),
         ],
     ),
-    "datasets.open_store": lambda w: Call(
-        datasets.open_store, {"path": _saved(w), "mmap": True, "verify": True}, graph_use
-    ),
-    "datasets.open_names": lambda w: Call(datasets.open_names, {"path": _saved(w)}, str),
-    "datasets.is_store": lambda w: Call(datasets.is_store, {"path": _saved(w)}),
-    "datasets.load_npz": lambda w: Call(datasets.load_npz, {"path": _write_npz(**_npz(w))}, graph_use),
-    "datasets.load_npz of arrays": lambda w: Call(_load_npz, _npz(w), graph_use, _NPZ_KEYS),
+    "datasets.open_store": lambda w: Call({"path": _saved(w), "mmap": True, "verify": True}, graph_use),
+    "datasets.open_names": lambda w: Call({"path": _saved(w)}, str),
+    "datasets.is_store": lambda w: Call({"path": _saved(w)}),
+    "datasets.load_npz": lambda w: Call({"path": _write_npz(**_npz(w))}, graph_use),
+    "datasets.load_npz of arrays": lambda w: Call(_npz(w), graph_use, _NPZ_KEYS, function=_load_npz),
     "datasets.load_npz of masks": lambda w: Call(
-        _load_npz,
         {name: array for name, array in _npz(w).items() if "_idx" not in name}
         | {"train_mask": np.arange(NODES) < 20, "val_mask": np.arange(NODES) >= 40},
         graph_use,
         _NPZ_KEYS,
+        function=_load_npz,
     ),
     "datasets.load_npz of sparse x": lambda w: Call(
-        _load_npz,
         {name: array for name, array in _npz(w).items() if name != "x"}
         | {
             "x_data": w.sparse_x.values.numpy(),
@@ -255,18 +240,16 @@ _CALLS = {
             "x_shape": np.array([NODES, WIDTH]),
         },
         graph_use,
+        function=_load_npz,
     ),
     "datasets.load": lambda w: Call(
-        datasets.load, {"name_or_path": _saved(w)}, graph_use, ("mmap", "verify", "seed", "nope")
+        {"name_or_path": _saved(w)}, graph_use, ("mmap", "verify", "seed", "nope")
     ),
     "datasets.load_embedded": lambda w: Call(
-        datasets.load_embedded,
-        {"name": "braid-10k", "seed": 0, "cache": False},
-        lambda g: g.num_edges,
-        fixed=("cache",),
+        {"name": "braid-10k", "seed": 0, "cache": False}, lambda g: g.num_edges, fixed=("cache",)
     ),
-    "datasets.load_ogb": lambda w: Call(datasets.load_ogb, {"path": _ogb_folder(w)}, graph_use),
-    "datasets.from_ogb": lambda w: Call(datasets.from_ogb, {"dataset": _Ogb(w)}, graph_use),
-    "datasets.from_pyg_dataset": lambda w: Call(datasets.from_pyg_dataset, {"dataset": [w.data]}, graph_use),
+    "datasets.load_ogb": lambda w: Call({"path": _ogb_folder(w)}, graph_use),
+    "datasets.from_ogb": lambda w: Call({"dataset": _Ogb(w)}, graph_use),
+    "datasets.from_pyg_dataset": lambda w: Call({"dataset": [w.data]}, graph_use),
 }
 add(_CALLS)

@@ -55,56 +55,44 @@ def saved_use(found: distributed.SavedPartition) -> Any:
 
 _CALLS = {
     "distributed.partition": lambda w: Call(
-        distributed.partition,
-        {"graph": w.graph, "num_parts": 3, "strategy": "greedy", "tolerance": 1.1, "seed": 0},
-        _partition_use,
+        {"graph": w.graph, "num_parts": 3, "strategy": "greedy", "tolerance": 1.1, "seed": 0}, _partition_use
     ),
     "distributed.PartitionOptions": lambda w: Call(
-        distributed.PartitionOptions, {"num_parts": 3, "strategy": "streaming", "memory": "1MiB"}
+        {"num_parts": 3, "strategy": "streaming", "memory": "1MiB"}
     ),
     "distributed.Partition": lambda w: Call(
-        distributed.Partition,
         {"part_of": (torch.arange(NODES) % 3).int(), "num_parts": 3, "strategy": "mine", "balance": "nodes"},
         lambda p: [part_use(part) for part in distributed.split(w.graph, p)],
         exact=False,  # which dtype says so
     ),
     "distributed.split": lambda w: Call(
-        distributed.split,
         {"graph": w.graph, "partition": partition_of(w), "keep_edges": True},
         lambda parts: [part_use(part) for part in parts],
     ),
     "distributed.Division": lambda w: Call(
-        distributed.Division,
-        {"graph": w.graph, "partition": partition_of(w)},
-        lambda d: [part_use(d.part(1)), d.sent(0, 1)],
+        {"graph": w.graph, "partition": partition_of(w)}, lambda d: [part_use(d.part(1)), d.sent(0, 1)]
     ),
     "distributed.Division.part": lambda w: Call(
-        distributed.Division(w.graph, partition_of(w)).part, {"part": 1}
+        {"part": 1}, function=distributed.Division(w.graph, partition_of(w)).part
     ),
     "distributed.report_of": lambda w: Call(
-        distributed.report_of,
         {"partition": partition_of(w), "outlines": distributed.Division(w.graph, partition_of(w)).outlines},
         lambda r: r.to_json() and None,
         fixed=("outlines",),
     ),
     "distributed.save_partition": lambda w: Call(
-        distributed.save_partition,
         {"graph": w.graph, "partition": partition_of(w), "path": Path("made"), "options": {"seed": 0}},
         lambda r: saved_use(distributed.SavedPartition("made")),
     ),
-    "distributed.SavedPartition": lambda w: Call(
-        distributed.SavedPartition, {"path": saved(w), "graph": w.graph}, saved_use
-    ),
+    "distributed.SavedPartition": lambda w: Call({"path": saved(w), "graph": w.graph}, saved_use),
     "distributed.SavedPartition.part": lambda w: Call(
-        distributed.SavedPartition(saved(w)).part, {"part": 2}, part_use
+        {"part": 2}, part_use, function=distributed.SavedPartition(saved(w)).part
     ),
     "distributed.ShardedGraph": lambda w: Call(
-        distributed.ShardedGraph.open, {"path": with_rows(w)}, _shards_use
+        {"path": with_rows(w)}, _shards_use, function=distributed.ShardedGraph.open
     ),
-    "distributed.is_partition": lambda w: Call(distributed.is_partition, {"path": saved(w)}),
-    "distributed.neighbor_partitions": lambda w: Call(
-        distributed.neighbor_partitions, {"csc": w.csc, "size": 4}, _slices_use
-    ),
-    "distributed.current": lambda w: Call(distributed.current, {}),
+    "distributed.is_partition": lambda w: Call({"path": saved(w)}),
+    "distributed.neighbor_partitions": lambda w: Call({"csc": w.csc, "size": 4}, _slices_use),
+    "distributed.current": lambda w: Call({}),
 }
 add(_CALLS)

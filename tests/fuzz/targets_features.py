@@ -58,9 +58,8 @@ def _reads() -> torch.Tensor:
 
 
 _CALLS = {
-    "features.DiskOptions": lambda w: Call(features.DiskOptions, {"depth": 4, "longest_bytes": 8192}),
+    "features.DiskOptions": lambda w: Call({"depth": 4, "longest_bytes": 8192}),
     "features.DiskRows": lambda w: Call(
-        features.DiskRows,
         {
             "path": _disk(w).path,
             "offset": 128,
@@ -71,60 +70,50 @@ _CALLS = {
         _rows_use,
         exact=False,
     ),
-    "features.DiskRows.behind": lambda w: Call(features.DiskRows.behind, {"x": stored(w).x}, _rows_use),
-    "features.DiskRows.gather": lambda w: Call(_disk(w).gather, {"ids": IDS}),
+    "features.DiskRows.behind": lambda w: Call({"x": stored(w).x}, _rows_use),
+    "features.DiskRows.gather": lambda w: Call({"ids": IDS}, function=_disk(w).gather),
     "features.RowCache": lambda w: Call(
-        features.RowCache,
-        {"disk": _disk(w), "num_rows": 10, "policy": "belady", "score": w.x[:, 0].clone()},
-        _rows_use,
+        {"disk": _disk(w), "num_rows": 10, "policy": "belady", "score": w.x[:, 0].clone()}, _rows_use
     ),
-    "features.RowCache.gather": lambda w: Call(features.RowCache(_disk(w), 10).gather, {"ids": IDS}),
-    "features.RowCache.fill": lambda w: Call(features.RowCache(_disk(w), 10).fill, {"ids": IDS}),
+    "features.RowCache.gather": lambda w: Call({"ids": IDS}, function=features.RowCache(_disk(w), 10).gather),
+    "features.RowCache.fill": lambda w: Call({"ids": IDS}, function=features.RowCache(_disk(w), 10).fill),
     "features.TieredFeatures.build": lambda w: Call(
-        features.TieredFeatures.build,
-        {"graph": stored(w), "host": 0, "score": "inclusion", **_sampling(w)},
-        _tiers_use,
+        {"graph": stored(w), "host": 0, "score": "inclusion", **_sampling(w)}, _tiers_use
     ),
     "features.TieredFeatures with a score": lambda w: Call(
-        features.TieredFeatures.build,
         {"graph": stored(w), "host": 0, "score": w.x[:, 0].clone()},
         _tiers_use,
+        function=features.TieredFeatures.build,
     ),
     "features.TieredFeatures with hot rows": lambda w: Call(
-        features.TieredFeatures.build,
         {"graph": w.plain_graph, "hot": 2000, "score": "degree"},
         _tiers_use,
+        function=features.TieredFeatures.build,
     ),
     "features.TieredFeatures.gather": lambda w: Call(
-        features.TieredFeatures.build(stored(w), host="all").gather, {"ids": IDS}
+        {"ids": IDS}, function=features.TieredFeatures.build(stored(w), host="all").gather
     ),
     "features.TieredTopology in parts": lambda w: Call(
-        features.TieredTopology.build,
         {"graph": stored(w), "host": 0, "score": torch.arange(NODES)},
         lambda t: t.explain() and t.num_lists and None,
+        function=features.TieredTopology.build,
     ),
     "features.HostTiers in parts": lambda w: Call(
-        features.HostTiers.build,
         {"graph": stored(w), "host": "all", "row_reads": _reads(), "list_reads": _reads()},
         _both_use,
+        function=features.HostTiers.build,
     ),
     "features.score": lambda w: Call(
-        features.score,
-        {"graph": w.plain_graph, "kind": "inclusion", **_sampling(w), "epochs": 1, "workers": 1},
-        _score_use,
+        {"graph": w.plain_graph, "kind": "inclusion", **_sampling(w), "epochs": 1, "workers": 1}, _score_use
     ),
-    "features.coverage": lambda w: Call(features.coverage, {"values": w.x[:, 0], "reads": _reads()}),
+    "features.coverage": lambda w: Call({"values": w.x[:, 0], "reads": _reads()}),
     "features.batch_reads": lambda w: Call(
-        features.batch_reads,
         {"graph": w.plain_graph, **_sampling(w), "epochs": 1, "workers": 1},
         lambda batches: [ids.clone() for ids in itertools.islice(batches, 50)],
     ),
-    "features.expected_list_blocks": lambda w: Call(
-        features.expected_list_blocks, {"csc": w.csc, **_sampling(w)}
-    ),
-    "features.order_by": lambda w: Call(features.order_by, {"values": w.x[:, 0].clone()}),
+    "features.expected_list_blocks": lambda w: Call({"csc": w.csc, **_sampling(w)}),
+    "features.order_by": lambda w: Call({"values": w.x[:, 0].clone()}),
     "features.reorder": lambda w: Call(
-        features.reorder,
         {"graph": w.graph, "order": torch.arange(NODES).flip(0)},
         lambda r: [graph_use(r.graph), r.originals(IDS), r.nodes_of(IDS)],
     ),

@@ -43,7 +43,7 @@ _ATTRIBUTES = ("edge_index", "edge_weight", "x", "y", "train_mask")
 add({f"Graph.from_pyg with {name}": _pyg_with(name) for name in _ATTRIBUTES})
 _METHODS = ("symmetrized", "without_duplicates", "with_self_loops", "without_self_loops", "to_edge_index")
 for _name in (*_METHODS, "to_scipy", "to_pyg", "validate", "dense_x"):
-    add({f"Graph.{_name}": lambda w, name=_name: Call(getattr(w.graph, name), {})})
+    add({f"Graph.{_name}": lambda w, name=_name: Call({}, function=getattr(w.graph, name))})
 
 
 # ---- sampling and loading
@@ -111,19 +111,15 @@ def _sampled(w: World, config: Any) -> Any:
 
 
 _CALLS = {
-    "Csc": lambda w: Call(gb.Csc, _csc_args(w), _csc_use),
+    "Csc": lambda w: Call(_csc_args(w), _csc_use),
     "Csc of a block": lambda w: Call(
-        gb.Csc,
         _csc_args(w) | {"src_degree": torch.ones(NODES), "src_loop": torch.ones(NODES)},
         lambda csc: nn.GCNConv(WIDTH, 3)(w.x, csc).shape,
     ),
     "Graph": lambda w: Call(
-        gb.Graph,
-        {"csc": w.csc, "edge_id": w.graph.edge_id, "x": w.x, "y": w.y, "splits": w.splits},
-        graph_use,
+        {"csc": w.csc, "edge_id": w.graph.edge_id, "x": w.x, "y": w.y, "splits": w.splits}, graph_use
     ),
     "Graph.from_edge_index": lambda w: Call(
-        gb.Graph.from_edge_index,
         {
             "edge_index": w.edge_index,
             "num_nodes": NODES,
@@ -134,15 +130,14 @@ _CALLS = {
         },
         graph_use,
     ),
-    "Graph.from_scipy": lambda w: Call(
-        gb.Graph.from_scipy, {"matrix": w.graph.to_scipy(), "x": w.x}, graph_use
+    "Graph.from_scipy": lambda w: Call({"matrix": w.graph.to_scipy(), "x": w.x}, graph_use),
+    "Graph.from_pyg": lambda w: Call({"data": w.data}, graph_use),
+    "Graph.split": lambda w: Call({"name": "train"}, function=w.graph.split),
+    "Graph.replace": lambda w: Call(
+        {"x": w.x, "y": w.y, "splits": w.splits}, graph_use, function=w.graph.replace
     ),
-    "Graph.from_pyg": lambda w: Call(gb.Graph.from_pyg, {"data": w.data}, graph_use),
-    "Graph.split": lambda w: Call(w.graph.split, {"name": "train"}),
-    "Graph.replace": lambda w: Call(w.graph.replace, {"x": w.x, "y": w.y, "splits": w.splits}, graph_use),
-    "Graph.in_original_order": lambda w: Call(w.graph.in_original_order, {"values": w.csc.weight}),
+    "Graph.in_original_order": lambda w: Call({"values": w.csc.weight}, function=w.graph.in_original_order),
     "SparseFeatures": lambda w: Call(
-        gb.SparseFeatures,
         {
             "indptr": w.sparse_x.indptr,
             "indices": w.sparse_x.indices,
@@ -151,14 +146,11 @@ _CALLS = {
         },
         lambda s: [s.to_dense(), s.rows(torch.tensor([0, 5])), ops.sparse_linear(s, torch.ones(3, WIDTH))],
     ),
-    "SparseFeatures.rows": lambda w: Call(w.sparse_x.rows, {"ids": torch.tensor([3, 0, 7])}),
-    "SparseFeatures.to": lambda w: Call(w.sparse_x.to, {"dtype": torch.float16}),
-    "SparseFeatures.from_dense": lambda w: Call(gb.SparseFeatures.from_dense, {"dense": w.x}),
-    "SparseFeatures.from_scipy": lambda w: Call(
-        gb.SparseFeatures.from_scipy, {"matrix": w.sparse_x.to_scipy()}
-    ),
+    "SparseFeatures.rows": lambda w: Call({"ids": torch.tensor([3, 0, 7])}, function=w.sparse_x.rows),
+    "SparseFeatures.to": lambda w: Call({"dtype": torch.float16}, function=w.sparse_x.to),
+    "SparseFeatures.from_dense": lambda w: Call({"dense": w.x}),
+    "SparseFeatures.from_scipy": lambda w: Call({"matrix": w.sparse_x.to_scipy()}),
     "ScaledFeatures": lambda w: Call(
-        gb.ScaledFeatures,
         {"values": w.scaled_x.values, "scale": w.scaled_x.scale},
         lambda s: [
             s.to_dense(),
@@ -166,32 +158,23 @@ _CALLS = {
             ops.gather_rows(s.values, torch.tensor([3, 1]), scale=s.scale),
         ],
     ),
-    "ScaledFeatures.rows": lambda w: Call(w.scaled_x.rows, {"ids": torch.tensor([3, 0, 7])}),
-    "ScaledFeatures.from_dense": lambda w: Call(
-        gb.ScaledFeatures.from_dense, {"dense": w.x}, lambda s: s.to_dense()
-    ),
-    "Hardware.detect": lambda w: Call(
-        gb.Hardware.detect, {"root": Path("/")}, lambda h: len(h.rows()), fixed=("root",)
-    ),
-    "NeighborLoader": lambda w: Call(gb.NeighborLoader, _loader_args(w), _three, _PYG_OPTIONS),
-    "NeighborLoader of Data": lambda w: Call(
-        gb.NeighborLoader, _loader_args(w) | {"data": w.data}, _three, _PYG_OPTIONS
-    ),
+    "ScaledFeatures.rows": lambda w: Call({"ids": torch.tensor([3, 0, 7])}, function=w.scaled_x.rows),
+    "ScaledFeatures.from_dense": lambda w: Call({"dense": w.x}, lambda s: s.to_dense()),
+    "Hardware.detect": lambda w: Call({"root": Path("/")}, lambda h: len(h.rows()), fixed=("root",)),
+    "NeighborLoader": lambda w: Call(_loader_args(w), _three, _PYG_OPTIONS),
+    "NeighborLoader of Data": lambda w: Call(_loader_args(w) | {"data": w.data}, _three, _PYG_OPTIONS),
     "NeighborLoader in blocks": lambda w: Call(
-        gb.NeighborLoader,
-        _loader_args(w) | {"layout": "blocks", "weight_attr": "edge_weight"},
-        _three_in_blocks,
+        _loader_args(w) | {"layout": "blocks", "weight_attr": "edge_weight"}, _three_in_blocks
     ),
     "NeighborLoader.batches": lambda w: Call(
-        gb.NeighborLoader(**_loader_args(w)).batches,
         {"epoch": 0, "start_step": 1, "stop_step": 3},
         _three,
+        function=gb.NeighborLoader(**_loader_args(w)).batches,
     ),
     "LinkNeighborLoader": lambda w: Call(
-        loaders.LinkNeighborLoader, _link_args(w), _three_of_links, _PYG_OPTIONS
+        _link_args(w), _three_of_links, _PYG_OPTIONS, function=loaders.LinkNeighborLoader
     ),
     "ShaDowKHopSampler": lambda w: Call(
-        loaders.ShaDowKHopSampler,
         {
             "data": w.graph,
             "depth": 2,
@@ -202,36 +185,36 @@ _CALLS = {
         },
         lambda loader: [[b.x, b.n_id, b.edge_index, b.ptr] for b in itertools.islice(loader.batches(0), 3)],
         ("replace", "shuffle", "drop_last", "disjoint", "subgraph_type", "num_workers"),
+        function=loaders.ShaDowKHopSampler,
     ),
     "ClusterData": lambda w: Call(
-        loaders.ClusterData,
         {"data": w.graph, "num_parts": 4, "strategy": "greedy"},
         lambda clusters: [[b.x, b.n_id, b.edge_index] for b in (clusters[0], clusters[3])],
         ("recursive", "log", "keep_inter_cluster_edges", "sparse_format", "seed"),
+        function=loaders.ClusterData,
     ),
     "ClusterLoader": lambda w: Call(
-        loaders.ClusterLoader,
         {"cluster_data": loaders.ClusterData(w.graph, 4, strategy="greedy"), "batch_size": 2, "seed": 1},
         lambda loader: [[b.x, b.n_id, b.edge_index] for b in itertools.islice(loader.batches(0), 3)],
         ("shuffle", "drop_last", "num_workers", "prefetch_factor"),
+        function=loaders.ClusterLoader,
     ),
     "LinkNeighborLoader of Data": lambda w: Call(
-        loaders.LinkNeighborLoader, _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS
+        _link_args(w) | {"data": w.data}, _three_of_links, _PYG_OPTIONS, function=loaders.LinkNeighborLoader
     ),
     "NegativeSampling": lambda w: Call(
-        sampling.NegativeSampling,
         {"mode": "triplet", "amount": 2, "src_weight": None, "dst_weight": torch.ones(w.graph.num_nodes)},
         lambda how: _three_of_links(loaders.LinkNeighborLoader(**_link_args(w) | {"neg_sampling": how})),
+        function=sampling.NegativeSampling,
     ),
-    "MiniBatch.to": lambda w: Call(w.batch.to, {"device": "cpu"}, lambda b: b.x, fixed=("self",)),
-    "SamplerConfig": lambda w: Call(gb.SamplerConfig, {"fanouts": (3, 3)}, lambda c: _sampled(w, c)),
+    "MiniBatch.to": lambda w: Call({"device": "cpu"}, lambda b: b.x, fixed=("self",), function=w.batch.to),
+    "SamplerConfig": lambda w: Call({"fanouts": (3, 3)}, lambda c: _sampled(w, c)),
     "SeedSchedule": lambda w: Call(
-        sampling.SeedSchedule,
         {"seeds": torch.arange(20), "batch_size": 8, "shuffle": True, "seed": 3},
         lambda s: [s.num_steps, s.seeds_of(0, 0), s.seeds_of(1, s.num_steps - 1)],
+        function=sampling.SeedSchedule,
     ),
     "sample_batch": lambda w: Call(
-        sampling.sample_batch,
         {
             "graph": w.csc,
             "config": gb.SamplerConfig(fanouts=(3, 3), return_edge_id=True),
@@ -239,6 +222,7 @@ _CALLS = {
             "key": 9,
         },
         lambda s: [getattr(s, name) for name in getattr(s, "__slots__", ())],
+        function=sampling.sample_batch,
     ),
 }
 add(_CALLS)

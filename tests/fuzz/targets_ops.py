@@ -37,10 +37,13 @@ for _name in ("GCNConv", "SAGEConv", "GATConv", "GATv2Conv"):
     add(
         {
             f"nn.{_name}": lambda w, name=_name: Call(
-                getattr(nn, name), {"in_channels": WIDTH, "out_channels": 4}, _run_layer(w), exact=False
+                {"in_channels": WIDTH, "out_channels": 4},
+                _run_layer(w),
+                exact=False,
+                function=getattr(nn, name),
             ),
             f"nn.{_name} called": lambda w, name=_name: Call(
-                _seeded(getattr(nn, name), WIDTH, 4), {"0": w.x, "1": w.csc}, _with_grad
+                {"0": w.x, "1": w.csc}, _with_grad, function=_seeded(getattr(nn, name), WIDTH, 4)
             ),
         }
     )
@@ -48,14 +51,14 @@ for _name in ("GCN", "GraphSAGE", "GIN", "GAT", "GATv2", "MLP"):
     add(
         {
             f"nn.{_name}": lambda w, name=_name: Call(
-                getattr(nn, name),
                 {"in_channels": WIDTH, "hidden_channels": 8, "out_channels": CLASSES, "num_layers": 2},
                 _run_layer(w),
                 tuple(nn.model_options({"GraphSAGE": "sage"}.get(name, name.lower()))),
                 exact=False,
+                function=getattr(nn, name),
             ),
             f"nn.{_name} called": lambda w, name=_name: Call(
-                _seeded(getattr(nn, name), WIDTH, 8, CLASSES), {"0": w.x, "1": w.csc}, _with_grad
+                {"0": w.x, "1": w.csc}, _with_grad, function=_seeded(getattr(nn, name), WIDTH, 8, CLASSES)
             ),
         }
     )
@@ -84,7 +87,7 @@ def _compile_args(w: World, model: str) -> dict[str, Any]:
 
 
 for _name in ("gcn", "sage", "gat", "gin"):
-    add({f"compile of {_name}": lambda w, name=_name: Call(gb.compile, _compile_args(w, name), _engine_use)})
+    add({f"compile of {_name}": lambda w, name=_name: Call(_compile_args(w, name), _engine_use)})
 
 
 def _distributed(w: World) -> dict[str, Any]:
@@ -95,17 +98,12 @@ def _distributed(w: World) -> dict[str, Any]:
 
 
 _CALLS = {
-    "ops.spmm": lambda w: Call(
-        ops.spmm, {"csc": w.csc, "x": w.x, "reduce": "sum", "weight": w.csc.weight}, _with_grad
-    ),
+    "ops.spmm": lambda w: Call({"csc": w.csc, "x": w.x, "reduce": "sum", "weight": w.csc.weight}, _with_grad),
     "ops.spmm max": lambda w: Call(
-        ops.spmm, {"csc": w.csc, "x": w.x, "reduce": "max", "weight": w.csc.weight}, _with_grad
+        {"csc": w.csc, "x": w.x, "reduce": "max", "weight": w.csc.weight}, _with_grad
     ),
-    "ops.spmm with grad": lambda w: Call(
-        ops.spmm, {"csc": w.csc, "x": w.x.clone().requires_grad_()}, _with_grad
-    ),
+    "ops.spmm with grad": lambda w: Call({"csc": w.csc, "x": w.x.clone().requires_grad_()}, _with_grad),
     "ops.Aggregation": lambda w: Call(
-        ops.Aggregation,
         {
             "csc": w.csc,
             "mean": False,
@@ -118,18 +116,19 @@ _CALLS = {
         },
         lambda a: [a.forward(w.x), a.backward(w.x)],
     ),
-    "Aggregation.forward": lambda w: Call(ops.Aggregation(csc=w.csc).forward, {"x": w.x, "addend": w.x[:9]}),
-    "Aggregation.forward into": lambda w: Call(
-        ops.Aggregation(csc=w.csc).forward, {"x": w.x, "out": torch.empty_like(w.x)}
+    "Aggregation.forward": lambda w: Call(
+        {"x": w.x, "addend": w.x[:9]}, function=ops.Aggregation(csc=w.csc).forward
     ),
-    "Aggregation.backward": lambda w: Call(ops.Aggregation(csc=w.csc, mean=True).backward, {"grad": w.x}),
+    "Aggregation.forward into": lambda w: Call(
+        {"x": w.x, "out": torch.empty_like(w.x)}, function=ops.Aggregation(csc=w.csc).forward
+    ),
+    "Aggregation.backward": lambda w: Call(
+        {"grad": w.x}, function=ops.Aggregation(csc=w.csc, mean=True).backward
+    ),
     "ops.aggregate": lambda w: Call(
-        ops.aggregate,
-        {"how": ops.Aggregation(csc=w.csc), "x": w.x, "weight": w.csc.weight, "addend": w.x[:7]},
-        _with_grad,
+        {"how": ops.Aggregation(csc=w.csc), "x": w.x, "weight": w.csc.weight, "addend": w.x[:7]}, _with_grad
     ),
     "ops.aggregate_linear": lambda w: Call(
-        ops.aggregate_linear,
         {
             "how": ops.Aggregation(csc=w.csc, mean=True),
             "x": w.x,
@@ -139,11 +138,9 @@ _CALLS = {
         _with_grad,
     ),
     "ops.aggregate_linear of sparse": lambda w: Call(
-        ops.aggregate_linear,
-        {"how": ops.Aggregation(csc=w.csc), "x": w.sparse_x, "weight": torch.ones(5, WIDTH)},
+        {"how": ops.Aggregation(csc=w.csc), "x": w.sparse_x, "weight": torch.ones(5, WIDTH)}
     ),
     "ops.batch_norm": lambda w: Call(
-        ops.batch_norm,
         {
             "x": w.x,
             "running_mean": torch.zeros(WIDTH),
@@ -153,47 +150,30 @@ _CALLS = {
             "training": True,
             "momentum": 0.1,
             "num_batches_tracked": torch.tensor(0),
-        },
+        }
     ),
     "ops.batch_norm eval": lambda w: Call(
-        ops.batch_norm, {"x": w.x, "running_mean": torch.zeros(WIDTH), "running_var": torch.ones(WIDTH)}
+        {"x": w.x, "running_mean": torch.zeros(WIDTH), "running_var": torch.ones(WIDTH)}
     ),
-    "ops.cross_entropy": lambda w: Call(
-        ops.cross_entropy, {"logits": w.x, "labels": torch.zeros(len(w.x), dtype=torch.int64)}
-    ),
-    "ops.layer_norm": lambda w: Call(
-        ops.layer_norm, {"x": w.x, "weight": torch.ones(WIDTH), "bias": torch.zeros(WIDTH)}
-    ),
-    "ops.bias_act_dropout": lambda w: Call(
-        ops.bias_act_dropout, {"x": w.x, "bias": torch.ones(WIDTH), "act": "elu"}
-    ),
+    "ops.cross_entropy": lambda w: Call({"logits": w.x, "labels": torch.zeros(len(w.x), dtype=torch.int64)}),
+    "ops.layer_norm": lambda w: Call({"x": w.x, "weight": torch.ones(WIDTH), "bias": torch.zeros(WIDTH)}),
+    "ops.bias_act_dropout": lambda w: Call({"x": w.x, "bias": torch.ones(WIDTH), "act": "elu"}),
     "ops.bias_act_dropout drops": lambda w: Call(
-        ops.bias_act_dropout,
-        {"x": w.x, "bias": torch.ones(WIDTH), "p": 0.5, "inplace": False},
-        exact=False,
+        {"x": w.x, "bias": torch.ones(WIDTH), "p": 0.5, "inplace": False}, exact=False
     ),
-    "ops.dense_linear": lambda w: Call(
-        ops.dense_linear, {"x": w.x, "weight": torch.ones(5, WIDTH), "bias": torch.ones(5)}
-    ),
-    "ops.sparse_linear": lambda w: Call(ops.sparse_linear, {"x": w.sparse_x, "weight": torch.ones(5, WIDTH)}),
-    "ops.sparse_dropout": lambda w: Call(
-        ops.sparse_dropout, {"x": w.sparse_x, "p": 0.5, "training": True}, exact=False
-    ),
-    "ops.edge_softmax": lambda w: Call(ops.edge_softmax, {"csc": w.csc, "logits": torch.ones(EDGES, 2)}),
-    "ops.edge_softmax of one": lambda w: Call(ops.edge_softmax, {"csc": w.csc, "logits": w.csc.weight}),
+    "ops.dense_linear": lambda w: Call({"x": w.x, "weight": torch.ones(5, WIDTH), "bias": torch.ones(5)}),
+    "ops.sparse_linear": lambda w: Call({"x": w.sparse_x, "weight": torch.ones(5, WIDTH)}),
+    "ops.sparse_dropout": lambda w: Call({"x": w.sparse_x, "p": 0.5, "training": True}, exact=False),
+    "ops.edge_softmax": lambda w: Call({"csc": w.csc, "logits": torch.ones(EDGES, 2)}),
+    "ops.edge_softmax of one": lambda w: Call({"csc": w.csc, "logits": w.csc.weight}),
     "ops.gat_attention": lambda w: Call(
-        ops.gat_attention,
-        {"csc": w.csc, "x": w.x, "src_logit": w.x[:, :2], "dst_logit": w.x[:, 2:4]},
-        _with_grad,
+        {"csc": w.csc, "x": w.x, "src_logit": w.x[:, :2], "dst_logit": w.x[:, 2:4]}, _with_grad
     ),
     "ops.gatv2_attention": lambda w: Call(
-        ops.gatv2_attention,
-        {"csc": w.csc, "x_src": w.x, "x_dst": w.x, "att": torch.ones(2, 4)},
-        _with_grad,
+        {"csc": w.csc, "x_src": w.x, "x_dst": w.x, "att": torch.ones(2, 4)}, _with_grad
     ),
-    "ops.gather_rows": lambda w: Call(ops.gather_rows, {"x": w.x, "ids": torch.tensor([3, 0, 7])}),
+    "ops.gather_rows": lambda w: Call({"x": w.x, "ids": torch.tensor([3, 0, 7])}),
     "ops.gine": lambda w: Call(
-        ops.gine,
         {
             "csc": w.csc,
             "x": w.x,
@@ -203,7 +183,6 @@ _CALLS = {
         _with_grad,
     ),
     "ops.aggregate_messages": lambda w: Call(
-        ops.aggregate_messages,
         {
             "csc": w.csc,
             "message": lambda x_j, x_i, weight: torch.sigmoid(x_i) * x_j * weight[:, None],
@@ -215,38 +194,33 @@ _CALLS = {
         _with_grad,
         fixed=("message",),
     ),
-    "ops.sddmm": lambda w: Call(ops.sddmm, {"csc": w.csc, "dst_rows": w.x, "src_rows": w.x}, _with_grad),
-    "nn.GINConv": lambda w: Call(
-        nn.GINConv, {"module": torch.nn.Linear(WIDTH, 4)}, _run_layer(w), exact=False
-    ),
-    "nn.gcn_norm": lambda w: Call(nn.gcn_norm, {"csc": w.csc}, lambda how: how.forward(w.x)),
+    "ops.sddmm": lambda w: Call({"csc": w.csc, "dst_rows": w.x, "src_rows": w.x}, _with_grad),
+    "nn.GINConv": lambda w: Call({"module": torch.nn.Linear(WIDTH, 4)}, _run_layer(w), exact=False),
+    "nn.gcn_norm": lambda w: Call({"csc": w.csc}, lambda how: how.forward(w.x)),
     "nn.GraphSAGE on blocks": lambda w: Call(
-        _seeded(nn.GraphSAGE, WIDTH, 8, CLASSES),
         {"0": w.batch_blocks.x, "1": w.batch_blocks.blocks},
         _with_grad,
+        function=_seeded(nn.GraphSAGE, WIDTH, 8, CLASSES),
     ),
     "nn.GCN on edge_index": lambda w: Call(
-        _seeded(nn.GCN, WIDTH, 8, CLASSES), {"0": w.x, "1": w.edge_index}, _with_grad
+        {"0": w.x, "1": w.edge_index}, _with_grad, function=_seeded(nn.GCN, WIDTH, 8, CLASSES)
     ),
     "nn.make_model": lambda w: Call(
-        nn.make_model,
         {"name": "gcn", "in_channels": WIDTH, "out_channels": CLASSES, "hidden_channels": 8},
         _run_layer(w),
         ("heads", "dropout", "num_layers", "norm", "act", "aggr", "nope"),
         exact=False,
     ),
-    "nn.model_options": lambda w: Call(nn.model_options, {"name": "gat"}),
-    "compile": lambda w: Call(gb.compile, _compile_args(w, "gcn") | {"graph": w.graph}, _engine_use),
-    "compile for batches": lambda w: Call(gb.compile, {"model": w.model("gcn").eval()}, _batch_use),
+    "nn.model_options": lambda w: Call({"name": "gat"}),
+    "compile": lambda w: Call(_compile_args(w, "gcn") | {"graph": w.graph}, _engine_use),
+    "compile for batches": lambda w: Call({"model": w.model("gcn").eval()}, _batch_use),
     "BatchEngine": lambda w: Call(
-        gb.compile(w.model("gcn").eval()), {"x": w.x, "edge_index": w.edge_index}, _with_grad
+        {"x": w.x, "edge_index": w.edge_index}, _with_grad, function=gb.compile(w.model("gcn").eval())
     ),
-    "Engine": lambda w: Call(gb.Engine, _compile_args(w, "gcn"), _engine_use, fixed=("rates",)),
-    "fullgraph.lower": lambda w: Call(fullgraph.lower, _compile_args(w, "gcn") | {"graph": w.graph}, str),
-    "fullgraph.estimated_bytes": lambda w: Call(
-        fullgraph.estimated_bytes, {"model": w.model("gcn"), "graph": w.graph}
-    ),
-    "fullgraph.distribute": lambda w: Call(fullgraph.distribute, _distributed(w), str),
-    "fullgraph.PipelineConfig": lambda w: Call(fullgraph.PipelineConfig, {"ps": 4, "dist": 2, "wpb": 1}, str),
+    "Engine": lambda w: Call(_compile_args(w, "gcn"), _engine_use, fixed=("rates",)),
+    "fullgraph.lower": lambda w: Call(_compile_args(w, "gcn") | {"graph": w.graph}, str),
+    "fullgraph.estimated_bytes": lambda w: Call({"model": w.model("gcn"), "graph": w.graph}),
+    "fullgraph.distribute": lambda w: Call(_distributed(w), str),
+    "fullgraph.PipelineConfig": lambda w: Call({"ps": 4, "dist": 2, "wpb": 1}, str),
 }
 add(_CALLS)

@@ -37,32 +37,24 @@ def _weights(w: World) -> Path:
 
 
 _CALLS = {
-    "synth.parse_program": lambda w: Call(synth.parse_program, {"text": LISTING}, lambda f: f.name),
-    "synth.read_program": lambda w: Call(synth.read_program, {"path": _written()}, lambda f: f.name),
+    "synth.parse_program": lambda w: Call({"text": LISTING}, lambda f: f.name),
+    "synth.read_program": lambda w: Call({"path": _written()}, lambda f: f.name),
     "synth.from_program": lambda w: Call(
-        synth.from_program,
         {"program": synth.parse_program(LISTING), "layers": LAYERS, "settings": {"totalEpoch": 2}},
         _trained,
         fixed=("program",),
     ),
-    "synth.from_model": lambda w: Call(
-        synth.from_model, {"model": w.model("gcn"), "recipe": _recipe()}, _trained
-    ),
-    "synth.train": lambda w: Call(
-        synth.train, {"synthesis": _made(w), "graph": w.plain_graph}, lambda t: t.losses
-    ),
+    "synth.from_model": lambda w: Call({"model": w.model("gcn"), "recipe": _recipe()}, _trained),
+    "synth.train": lambda w: Call({"synthesis": _made(w), "graph": w.plain_graph}, lambda t: t.losses),
     "synth.write_openmp": lambda w: Call(
-        synth.write_openmp,
         {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
         lambda path: sorted(file.name for file in path.iterdir()),
     ),
     "synth.write_cuda": lambda w: Call(
-        synth.write_cuda,
         {"synthesis": _made(w), "graph": w.plain_graph, "folder": Path("written")},
         lambda path: sorted(file.name for file in path.iterdir()),
     ),
     "synth.write_mpi": lambda w: Call(
-        synth.write_mpi,
         {
             "synthesis": _made(w),
             "graph": w.plain_graph,
@@ -72,11 +64,9 @@ _CALLS = {
         lambda path: sorted(file.name for file in (path / "plan").iterdir()),
     ),
     "synth.save_weights": lambda w: Call(
-        synth.save_weights, {"model": w.model("gcn"), "folder": Path("w")}, lambda path: path.name
+        {"model": w.model("gcn"), "folder": Path("w")}, lambda path: path.name
     ),
-    "synth.load_weights": lambda w: Call(
-        synth.load_weights, {"model": w.model("gcn"), "folder": _weights(w)}
-    ),
-    "synth.standard_program": lambda w: Call(synth.standard_program, {"model": "gat"}, lambda f: f.text),
+    "synth.load_weights": lambda w: Call({"model": w.model("gcn"), "folder": _weights(w)}),
+    "synth.standard_program": lambda w: Call({"model": "gat"}, lambda f: f.text),
 }
 add(_CALLS)

@@ -85,85 +85,67 @@ def _plan_fields() -> Mapping[str, Any]:
 
 _CALLS = {
     "rank_links": lambda w: Call(
-        train.rank_links, _ranks_args(w), lambda r: [r.mrr, r.hits(3)], fixed=("score",)
+        _ranks_args(w), lambda r: [r.mrr, r.hits(3)], fixed=("score",), function=train.rank_links
     ),
     "Ranking": lambda w: Call(
-        train.Ranking, {"ranks": torch.tensor([1.0, 3.0])}, lambda r: [r.mrr, r.hits(3)]
+        {"ranks": torch.tensor([1.0, 3.0])}, lambda r: [r.mrr, r.hits(3)], function=train.Ranking
     ),
     "link_auc": lambda w: Call(
-        train.link_auc, {"positive": torch.tensor([2.0, 1.0]), "negative": torch.tensor([1.0, 0.0])}
+        {"positive": torch.tensor([2.0, 1.0]), "negative": torch.tensor([1.0, 0.0])}, function=train.link_auc
     ),
-    "TrainConfig": lambda w: Call(gb.TrainConfig, dict(_QUICK), lambda c: c.to_json() and None),
-    "TrainConfig.from_dict": lambda w: Call(
-        gb.TrainConfig.from_dict, {"values": dict(_QUICK)}, lambda c: c.to_json()
-    ),
+    "TrainConfig": lambda w: Call(dict(_QUICK), lambda c: c.to_json() and None),
+    "TrainConfig.from_dict": lambda w: Call({"values": dict(_QUICK)}, lambda c: c.to_json()),
     "TrainConfig.updated": lambda w: Call(
-        gb.TrainConfig().updated, dict(_QUICK), lambda c: c.to_json() and None, _TRAIN_OPTIONS
+        dict(_QUICK), lambda c: c.to_json() and None, _TRAIN_OPTIONS, function=gb.TrainConfig().updated
     ),
-    "Trainer": lambda w: Call(gb.Trainer, _trainer_args(w), _fit, _TRAIN_OPTIONS),
-    "Trainer in full": lambda w: Call(gb.Trainer, _trainer_args(w, mode="full"), _fit, _TRAIN_OPTIONS),
-    "Trainer with a folder": lambda w: Call(
-        gb.Trainer, _trainer_args(w, out_dir=Path("run")), _fit, _TRAIN_OPTIONS
-    ),
+    "Trainer": lambda w: Call(_trainer_args(w), _fit, _TRAIN_OPTIONS),
+    "Trainer in full": lambda w: Call(_trainer_args(w, mode="full"), _fit, _TRAIN_OPTIONS),
+    "Trainer with a folder": lambda w: Call(_trainer_args(w, out_dir=Path("run")), _fit, _TRAIN_OPTIONS),
     "Trainer.evaluate": lambda w: Call(
-        gb.Trainer(**_trainer_args(w)).evaluate, {"split": "test", "mode": "exact"}
+        {"split": "test", "mode": "exact"}, function=gb.Trainer(**_trainer_args(w)).evaluate
     ),
     "Trainer.predict": lambda w: Call(
-        gb.Trainer(**_trainer_args(w)).predict, {"nodes": torch.tensor([3, 1, 3])}
+        {"nodes": torch.tensor([3, 1, 3])}, function=gb.Trainer(**_trainer_args(w)).predict
     ),
     "Trainer.predict in full": lambda w: Call(
-        gb.Trainer(**_trainer_args(w, mode="full")).predict, {"nodes": torch.tensor([3, 1, 3])}
+        {"nodes": torch.tensor([3, 1, 3])}, function=gb.Trainer(**_trainer_args(w, mode="full")).predict
     ),
     "Trainer.load_weights": lambda w: Call(
-        gb.Trainer(**_trainer_args(w)).load_weights, {"path": _weights(w)}
+        {"path": _weights(w)}, function=gb.Trainer(**_trainer_args(w)).load_weights
     ),
     "train.EarlyStopping": lambda w: Call(
-        train.EarlyStopping,
-        {"patience": 3},
-        lambda c: _fit(gb.Trainer(**_trainer_args(w), callbacks=[c])),
+        {"patience": 3}, lambda c: _fit(gb.Trainer(**_trainer_args(w), callbacks=[c]))
     ),
-    "estimate": lambda w: Call(
-        gb.estimate, _trainer_args(w, times=False), lambda e: str(e) and None, _TRAIN_OPTIONS
-    ),
+    "estimate": lambda w: Call(_trainer_args(w, times=False), lambda e: str(e) and None, _TRAIN_OPTIONS),
     "train.HardwareFile": lambda w: Call(
-        train.HardwareFile,
         {"cores": 2, "memory_bytes": 1 << 34, "disk_bytes_per_second": 1e9},
         lambda h: str(gb.estimate(**_trainer_args(w, times=False), hardware=h)) and None,
     ),
-    "collective.Duration": lambda w: Call(collective.Duration, {"seconds": 0.5, "cv": 0.1}, str),
+    "collective.Duration": lambda w: Call({"seconds": 0.5, "cv": 0.1}, str),
     "collective.StageTimes": lambda w: Call(
-        _times,
         {"workers": 2, "cpu": collective.Duration(seconds=0.1)},
         lambda t: str(collective.make_plan(collective.Profile(times=(t,)), 20)),
         ("dma", "model", "uva", "gpu", "lookahead"),
+        function=_times,
     ),
     "collective.Limits": lambda w: Call(
-        collective.Limits,
         {"host_bytes": 10**6, "device_bytes": 10**6},
         lambda x: str(collective.make_plan(_profile(), 20, x)),
         fixed=("most_tries",),
     ),
     "collective.Profile": lambda w: Call(
-        collective.Profile,
-        {"times": (_times(),), "host_batch_bytes": 9},
-        lambda p: str(collective.make_plan(p, 20)),
+        {"times": (_times(),), "host_batch_bytes": 9}, lambda p: str(collective.make_plan(p, 20))
     ),
-    "collective.Plan": lambda w: Call(collective.Plan, dict(_plan_fields()), _plan_use),
-    "collective.make_plan": lambda w: Call(
-        collective.make_plan, {"profile": _profile(), "num_batches": 20}, _plan_use
-    ),
+    "collective.Plan": lambda w: Call(dict(_plan_fields()), _plan_use),
+    "collective.make_plan": lambda w: Call({"profile": _profile(), "num_batches": 20}, _plan_use),
     "collective.fixed_plan": lambda w: Call(
-        collective.fixed_plan, {"profile": _profile(), "num_batches": 20, "share": 0.5}, _plan_use
+        {"profile": _profile(), "num_batches": 20, "share": 0.5}, _plan_use
     ),
     "collective.simulated": lambda w: Call(
-        collective.simulated,
-        {"plan": collective.make_plan(_profile(), 20), "num_batches": 10},
-        lambda s: str(s)[:0],
+        {"plan": collective.make_plan(_profile(), 20), "num_batches": 10}, lambda s: str(s)[:0]
     ),
     "collective.register": lambda w: Call(
-        collective.register,
-        {"stage": "transfer", "hardware": "npu"},
-        lambda f: f(lambda c: None) and None,
+        {"stage": "transfer", "hardware": "npu"}, lambda f: f(lambda c: None) and None
     ),
 }
 add(_CALLS)

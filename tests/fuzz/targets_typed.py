@@ -9,7 +9,6 @@ from tests.fuzz.targets import Call, add
 from tests.fuzz.world import CLASSES, EDGES, WIDTH, World
 
 from graphbraid import nn
-from graphbraid.loader import LinkNeighborLoader, NeighborLoader
 
 _CITES, _WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 _WIDTHS = {"paper": WIDTH, "author": 0}
@@ -59,7 +58,7 @@ for _kind in (nn.ComplEx, nn.TransE, nn.RotatE):
     add(
         {
             f"nn.{_kind.__name__}": lambda w, kind=_kind: Call(
-                kind, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False
+                {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False, function=kind
             )
         }
     )
@@ -77,14 +76,12 @@ def _stores(loader: Any) -> Any:
 
 _CALLS = {
     "nn.RGCNConv": lambda w: Call(
-        nn.RGCNConv,
         {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3},
         lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
         exact=False,
     ),
-    "nn.RGCNConv called": lambda w: Call(_layer(), {"0": w.x, "1": w.edge_index, "2": _edge_type()}),
+    "nn.RGCNConv called": lambda w: Call({"0": w.x, "1": w.edge_index, "2": _edge_type()}, function=_layer()),
     "nn.RGCN": lambda w: Call(
-        nn.RGCN,
         {
             "in_channels": _WIDTHS,
             "hidden_channels": 8,
@@ -96,75 +93,57 @@ _CALLS = {
         exact=False,
     ),
     "nn.RGCN called": lambda w: Call(
-        _model(), {"0": {"paper": w.x}, "1": {_CITES: w.edge_index, _WRITES: w.edge_index}}
+        {"0": {"paper": w.x}, "1": {_CITES: w.edge_index, _WRITES: w.edge_index}}, function=_model()
     ),
     "nn.make_typed_model": lambda w: Call(
-        nn.make_typed_model,
         {"name": "rgcn", "graph": w.typed_graph, "out_channels": CLASSES},
         lambda model: sum(p.numel() for p in model.parameters()),
         ("num_layers", "dropout", "num_bases", "act", "aggr", "nope"),
         exact=False,
     ),
-    "nn.DotProduct": lambda w: Call(nn.DotProduct, {}, _scores(w)),
-    "nn.DotProduct called": lambda w: Call(nn.DotProduct(), {"0": w.x, "1": w.x}),
-    "nn.DistMult": lambda w: Call(
-        nn.DistMult, {"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False
-    ),
+    "nn.DotProduct": lambda w: Call({}, _scores(w)),
+    "nn.DotProduct called": lambda w: Call({"0": w.x, "1": w.x}, function=nn.DotProduct()),
+    "nn.DistMult": lambda w: Call({"num_relations": 3, "channels": WIDTH}, _scores(w), exact=False),
     "nn.DistMult called": lambda w: Call(
-        _distmult(), {"0": w.x, "1": w.x, "2": torch.arange(w.x.shape[0]) % 3}
+        {"0": w.x, "1": w.x, "2": torch.arange(w.x.shape[0]) % 3}, function=_distmult()
     ),
     "nn.DistMult.with_all": lambda w: Call(
-        _distmult().with_all, {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}
+        {"src": w.x[:3], "rows": w.x, "relation": torch.arange(3)}, function=_distmult().with_all
     ),
-    "nn.EdgeDecoder": lambda _: Call(
-        nn.EdgeDecoder, {"channels": WIDTH, "out_channels": 2, "edge_channels": 0}, exact=False
-    ),
+    "nn.EdgeDecoder": lambda _: Call({"channels": WIDTH, "out_channels": 2, "edge_channels": 0}, exact=False),
     "nn.EdgeModel": lambda _: Call(
-        nn.EdgeModel,
-        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "decoder": nn.EdgeDecoder(4, 2)},
-        exact=False,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "decoder": nn.EdgeDecoder(4, 2)}, exact=False
     ),
     "nn.PooledModel": lambda _: Call(
-        nn.PooledModel,
-        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "head": torch.nn.Linear(4, 2), "readout": "sum"},
-        exact=False,
+        {"encoder": nn.GCN(WIDTH, 4, 4, 2), "head": torch.nn.Linear(4, 2), "readout": "sum"}, exact=False
     ),
-    "nn.ShardedEmbedding": lambda _: Call(nn.ShardedEmbedding, {"num_nodes": 20, "channels": 4}),
+    "nn.ShardedEmbedding": lambda _: Call({"num_nodes": 20, "channels": 4}),
     "nn.MLPPredictor": lambda w: Call(
-        nn.MLPPredictor,
-        {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2},
-        _scores(w),
-        exact=False,
+        {"channels": WIDTH, "hidden_channels": 4, "num_layers": 2}, _scores(w), exact=False
     ),
     "nn.NodeEmbedding": lambda w: Call(
-        nn.NodeEmbedding,
         {"num_nodes": w.x.shape[0], "channels": WIDTH, "model": None, "dropout": 0.0},
         lambda model: model(None, w.edge_index).shape,
         exact=False,
     ),
     "nn.NodeEmbedding called": lambda w: Call(
-        _stacked(w), {"x": None, "edges": w.edge_index, "edge_type": _edge_type()}
+        {"x": None, "edges": w.edge_index, "edge_type": _edge_type()}, function=_stacked(w)
     ),
     "nn.BasisRGCNConv": lambda w: Call(
-        nn.BasisRGCNConv,
         {"in_channels": WIDTH, "out_channels": 4, "num_relations": 3, "num_bases": 2},
         lambda layer: layer(w.x, w.edge_index, _edge_type()).shape,
         exact=False,
     ),
     "nn.RGCNEncoder": lambda w: Call(
-        nn.RGCNEncoder,
         {"in_channels": WIDTH, "hidden_channels": 8, "out_channels": 4, "num_relations": 3, "num_layers": 2},
         lambda model: model(w.x, w.edge_index, _edge_type()).shape,
         ("num_bases", "dropout", "act", "nope"),
         exact=False,
     ),
     "nn.LinkModel": lambda w: Call(
-        nn.LinkModel,
-        {"encoder": _stacked(w), "predictor": nn.DotProduct()},
-        lambda model: model.num_layers,
+        {"encoder": _stacked(w), "predictor": nn.DotProduct()}, lambda model: model.num_layers
     ),
     "NeighborLoader of types": lambda w: Call(
-        NeighborLoader,
         {
             "data": w.typed_graph,
             "num_neighbors": {_CITES: [2, 2], _WRITES: [3, 1]},
@@ -177,7 +156,6 @@ _CALLS = {
         ("time_attr", "input_time", "temporal_strategy", "replace", "shuffle", "subgraph_type", "input_id"),
     ),
     "LinkNeighborLoader of types": lambda w: Call(
-        LinkNeighborLoader,
         {
             "data": w.typed_graph,
             "num_neighbors": [2, 2],
