@@ -39,7 +39,8 @@ BUDGETS = {
     ("cli",): 4_865,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES, TEST_LINES = 112_665, 409, 94_660
+WHOLE_LINES, WHOLE_FILES = 112_665, 409
+TEST_LINES = 93_520
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -61,7 +61,7 @@ def add(makers: dict[str, Callable[[World], Call]]) -> None:
 
 def _made(name: str, make: Callable[[World], Call], w: World) -> Call:
     call = make(w)
-    call.function = call.function or pkgutil.resolve_name(f"graphbraid.{name.split(maxsplit=1)[0]}")
+    call.function = call.function or pkgutil.resolve_name(f"graphbraid:{name.split(maxsplit=1)[0]}")
     return call
 
 

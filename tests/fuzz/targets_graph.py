@@ -34,7 +34,7 @@ def _pyg_with(attribute: str) -> Callable[[World], Call]:
             data[attribute] = value
             return gb.Graph.from_pyg(data)
 
-        return Call(load, {"value": w.data[attribute]}, graph_use)
+        return Call({"value": w.data[attribute]}, graph_use, function=load)
 
     return make
 

@@ -9,6 +9,7 @@ from tests.fuzz.targets import Call, add
 from tests.fuzz.world import CLASSES, EDGES, WIDTH, World
 
 from graphbraid import nn
+from graphbraid.loader import LinkNeighborLoader
 
 _CITES, _WRITES = ("paper", "cites", "paper"), ("author", "writes", "paper")
 _WIDTHS = {"paper": WIDTH, "author": 0}
@@ -167,6 +168,7 @@ _CALLS = {
         },
         _stores,
         ("edge_label", "edge_label_time", "time_attr", "disjoint", "neg_sampling_ratio", "input_id"),
+        function=LinkNeighborLoader,
     ),
 }
 add(_CALLS)
