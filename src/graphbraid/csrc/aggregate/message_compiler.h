@@ -128,7 +128,9 @@ class MessageCompiler {
   int num_steps_;
 };
 
-// Refuses steps that are none, or that read others than earlier ones of their width.
-void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps);
+// Compiles the program whose steps are in `a`. Its results are results[i] = {kind, step, place}; their memory
+// is left open. Refuses kinds that are none, steps that read others than earlier ones of their width, and
+// results of steps that are not there.
+void compile_program(const int64_t* results, int64_t num_results, MessageArgs& a);
 
 }  // namespace gb

@@ -24,7 +24,7 @@ using WrittenFloats = std::optional<Array2<float>>;
 
 void run_messages(const MessageArgs& a) { GB_PICK(reduce_messages)(a); }
 
-void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps) {
+static void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps) {
   for (int i = 0; i < num_steps; ++i) {
     const int64_t* step = steps + 4 * i;
     need(step[0] >= 0 && step[0] < kNumMessageOps, "steps must name operations");
@@ -39,6 +39,21 @@ void check_steps(const MessageCompiler& of, const int64_t* steps, int num_steps)
     need(of.fits(of.first(i), of_narrow), "steps must read rows as wide as theirs");
     if (reads_two(of.op(i))) need(of.fits(of.second(i), of_narrow), "steps must read rows as wide as theirs");
   }
+}
+
+void compile_program(const int64_t* results, int64_t num_results, MessageArgs& a) {
+  const MessageCompiler compiler(a.steps, a.num_steps);
+  check_steps(compiler, a.steps, a.num_steps);
+  std::vector<std::pair<MessageResult, int>> wanted;
+  for (const int64_t* row = results; row != results + 3 * num_results; row += 3) {
+    need(row[0] >= 0 && row[0] < kNumMessageResults, "results must be of a kind");
+    need(row[1] >= 0 && row[1] < a.num_steps && row[2] >= 0, "results must be of steps");
+    const auto kind = static_cast<MessageResult>(row[0]);
+    const int step = static_cast<int>(row[1]);
+    wanted.emplace_back(kind, step);
+    a.results.push_back({kind, compiler.narrow(step), nullptr, 0});
+  }
+  compiler.compile(a.numbers, wanted, a);
 }
 
 static void reduce_messages(const Indptr& indptr, const Ids& indices, const OptionalIds& perm, bool by_source,
@@ -76,8 +91,9 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   a.numbers = numbers.data();
   a.num_steps = static_cast<int>(steps.num_rows());
   a.parameters = parameters.data();
+  need_columns(results, 3);
+  compile_program(results.data(), results.num_rows(), a);
   const MessageCompiler compiler(a.steps, a.num_steps);
-  check_steps(compiler, a.steps, a.num_steps);
 
   const OptionalFloats* of_sources[] = {&x, &x2, &x3, &x4};
   const OptionalFloats* of_destinations[] = {&y, &y2, &y3, &y4, &y5, &y6, &y7, &y8, &y9, &y10};
@@ -138,8 +154,6 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
 
   const WrittenFloats* targets[] = {&out, &out2, &out3, &out4};
   static_assert(std::size(targets) == kMostResults);
-  need_columns(results, 3);
-  std::vector<std::pair<MessageResult, int>> wanted;
   bool is_given[kMostResults] = {};
   const auto target = [&](int64_t place, int64_t columns) {
     need(place < kMostResults && *targets[place], "results must have a place");
@@ -149,26 +163,20 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   };
   int64_t counted = 0;  // columns of the counts of the extrema so far
   for (int64_t r = 0; r < results.num_rows(); ++r) {
-    const int64_t* row = results.data() + 3 * r;
-    need(row[0] >= 0 && row[0] < kNumMessageResults, "results must be of a kind");
-    need(row[1] >= 0 && row[1] < a.num_steps && row[2] >= 0, "results must be of steps");
-    const auto kind = static_cast<MessageResult>(row[0]);
-    const int step = static_cast<int>(row[1]);
-    const bool narrow = compiler.narrow(step);
-    const int64_t columns = narrow ? heads : width;
-    MessageArgs::Result& result = a.results.emplace_back(MessageArgs::Result{kind, narrow, nullptr, columns});
-    if (kind == MessageResult::kOverAll) {
-      need(to_parameters && row[2] < parameters.num_rows(), "results must have a place");
-      result.to = to_parameters->data() + row[2] * width;
+    const int64_t place = results.data()[3 * r + 2];
+    MessageArgs::Result& result = a.results[static_cast<size_t>(r)];
+    const int64_t columns = result.columns = result.narrow ? heads : width;
+    if (result.kind == MessageResult::kOverAll) {
+      need(to_parameters && place < parameters.num_rows(), "results must have a place");
+      result.to = to_parameters->data() + place * width;
     } else {
-      result.to = target(row[2], columns);
-      if (kind == MessageResult::kLogSumExp) result.logs = target(row[2] + 1, columns);
-      if (kind == MessageResult::kMax || kind == MessageResult::kMin) {
+      result.to = target(place, columns);
+      if (result.kind == MessageResult::kLogSumExp) result.logs = target(place + 1, columns);
+      if (result.kind == MessageResult::kMax || result.kind == MessageResult::kMin) {
         result.count = count ? count->data() + counted : nullptr;
         counted += columns;
       }
     }
-    wanted.emplace_back(kind, step);
   }
   for (int i = 0; i < kMostResults; ++i)
     need(is_given[i] == targets[i]->has_value(), "results must have a place");
@@ -176,7 +184,6 @@ static void reduce_messages(const Indptr& indptr, const Ids& indices, const Opti
   if (count) need_shape(*count, topology.num_dst, counted);
   for (MessageArgs::Result& result : a.results) result.counted = counted;
   if (to_parameters) need_shape(*to_parameters, parameters.num_rows(), width);
-  compiler.compile(a.numbers, wanted, a);
   nb::gil_scoped_release release;
   run_messages(a);
 }

@@ -10,7 +10,7 @@ namespace gb {
 
 inline constexpr uint32_t kPhi32 = 0x9E3779B9u;
 
-// The number below which an element's 32 random bits drop it, with probability p.
+// An element is dropped if its 32 random bits are below this number: with probability p.
 inline uint32_t drop_threshold(double p) { return static_cast<uint32_t>(p * 0x1p32); }
 
 inline uint32_t dropout_row_key(uint64_t seed, uint64_t row) {

@@ -57,7 +57,7 @@ inline float to_acc(F16 x) {
   return out;
 }
 
-// Rounding to nearest, ties to even, as torch's conversions: adds just under half of the last kept bit, and
+// Rounds to nearest, ties to even, as torch's conversions do: adds just under half of the last kept bit, and
 // one more if that bit is set, so that a tie rounds up only from an odd number.
 inline void from_acc(float x, float& out) { out = x; }
 inline void from_acc(double x, double& out) { out = x; }

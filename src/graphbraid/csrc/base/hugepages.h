@@ -9,9 +9,9 @@
 
 namespace gb {
 
-// Asks for 2 MiB pages under an array about to be written: with 4 KiB pages each write at random also misses
-// the TLB, and each page first written costs a fault. Halves the seconds of coo_to_csc; where the system has
-// no such pages to give, nothing changes.
+// Asks for 2 MiB pages under an array that is about to be written: with 4 KiB pages each write at random also
+// misses the TLB, and the first write to each page costs a fault. Halves the seconds of coo_to_csc. If the
+// system has no such pages, nothing changes.
 template <typename T>
 void use_huge_pages([[maybe_unused]] T* data, [[maybe_unused]] int64_t count) {
 #if defined(__linux__) && defined(MADV_HUGEPAGE)

@@ -1,6 +1,6 @@
 // The counter RNG (docs/architecture.md, "Random numbers"): a draw is a function of its coordinates, never of
-// a stream's state. The same few lines stand in ops/rng.py; tests/sampling/test_rng.py holds them
-// together.
+// a stream's state. ops/rng.py has the same few lines.
+// The test tests/sampling/test_rng.py compares both.
 #pragma once
 
 #include <cstdint>

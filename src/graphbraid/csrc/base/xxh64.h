@@ -1,6 +1,6 @@
 // XXH64 of a block of bytes with seed 0, as the xxHash library defines it. Python's xxhash computes it when a
-// store is written; a test compares both. Written out here, since the build must not need the library's
-// header.
+// store is written, and a test compares both. The build must not need the library's header, so it is written
+// out here.
 #pragma once
 
 #include <cstdint>

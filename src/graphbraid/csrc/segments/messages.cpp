@@ -9,7 +9,7 @@
 namespace gb {
 namespace {
 
-// Places among the matrices of destinations, as in ops/message_steps.py: what a softmax reads.
+// The places of what a softmax reads among the matrices of destinations, as in ops/message_steps.py.
 constexpr size_t kDotPlace = 4, kMaxPlace = 5;
 
 MessageEdges edges_of(const SpmmArgs& a, bool by_source) {
@@ -22,7 +22,7 @@ MessageEdges edges_of(const SpmmArgs& a, bool by_source) {
   return found;
 }
 
-// A walk of each node of a side alone.
+// A walk over the nodes of a side: each has one edge, from itself.
 struct EachNode {
   Buffer<int64_t> indptr;
   Buffer<int32_t> ids;
@@ -39,7 +39,7 @@ struct EachNode {
   }
 };
 
-// body(out, in, i): for each number of two matrices of one shape.
+// Calls body(out, in, row) for each two numbers at the same place of two matrices.
 template <typename Body>
 void each_number(const FloatMatrix& out, const FloatMatrix& in, const Body& body) {
   each_row(out.rows, out.width, [&](int64_t i) {
@@ -47,7 +47,8 @@ void each_number(const FloatMatrix& out, const FloatMatrix& in, const Body& body
   });
 }
 
-// The sums of a row's products of two, over all columns of a head; or each product, if the sums are wide.
+// Multiplies two matrices number by number, and sums a row's products over the columns of each head. If
+// `out` is as wide, it gets each product.
 void sum_products(const FloatMatrix& one, const FloatMatrix& other, const FloatMatrix& out) {
   const int64_t columns = one.width / out.width;
   each_row(out.rows, one.width, [&](int64_t i) {
@@ -79,19 +80,7 @@ MessageProgram::MessageProgram(Fields fields) {
   compiled_.steps = steps_.data();
   compiled_.numbers = numbers_.data();
   compiled_.num_steps = static_cast<int>(steps_.num_rows());
-  const MessageCompiler compiler(compiled_.steps, compiled_.num_steps);
-  check_steps(compiler, compiled_.steps, compiled_.num_steps);
-  std::vector<std::pair<MessageResult, int>> wanted;
-  for (int64_t r = 0; r < results_.num_rows(); ++r) {
-    const int64_t* row = results_.data() + 3 * r;
-    need(row[0] >= 0 && row[0] < kNumMessageResults, "results must be of a kind");
-    need(row[1] >= 0 && row[1] < compiled_.num_steps && row[2] >= 0, "results must be of steps");
-    const auto kind = static_cast<MessageResult>(row[0]);
-    const int step = static_cast<int>(row[1]);
-    wanted.emplace_back(kind, step);
-    compiled_.results.push_back({kind, compiler.narrow(step), nullptr, 0});
-  }
-  compiler.compile(compiled_.numbers, wanted, compiled_);
+  compile_program(results_.data(), results_.num_rows(), compiled_);
 }
 
 void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int64_t heads,

@@ -1,6 +1,6 @@
 // Messages made of steps as an operation of a segment: the passes of FusedMessages (ops/message_kernel.py)
-// for one reduction, by the programs that it makes. So are the bits, but for sums of one row's columns, which
-// PyTorch adds up in another order.
+// for one reduction, by the programs that it makes. The bits are the same, but for sums of one row's columns,
+// which PyTorch adds in another order.
 #pragma once
 
 #include <nanobind/stl/array.h>
@@ -20,12 +20,12 @@
 
 namespace gb {
 
-// The ends of an edge whose rows messages read, as numbers of a pair.
+// The ends of an edge. They index what there is of both.
 enum MessageSide : size_t { kSources, kDestinations };
 template <typename T>
 using BySide = std::array<T, 2>;
 
-// What messages read of nodes, of parameters, a row of all columns for each, and of edges.
+// What messages read: rows of nodes, a row of all columns for each parameter, and what edges have.
 struct MessageInputs {
   BySide<std::vector<FloatMatrix>> rows;
   FloatMatrix parameters, features;
@@ -36,7 +36,7 @@ struct MessageInputs {
 struct MessageEdges {
   EdgeRows walk;
   bool by_source;
-  const int64_t* places = nullptr;  // of theirs among the graph's; null: the same
+  const int64_t* places = nullptr;  // for each of them, the edge of the graph; null: the same
 };
 
 // Steps and their results, compiled once.
@@ -46,11 +46,12 @@ class MessageProgram {
       std::tuple<Array2<const int64_t>, Array1<const float>, Array2<const int64_t>, std::vector<int>>;
 
   explicit MessageProgram(Fields fields);
-  // Writes results to the matrices `to`, in the order of results, and sums over all edges to `totals`.
+  // Writes the results to the matrices `to`, in the order of the results, or adds to these. Sums over all
+  // edges are added to `totals`.
   void run(const MessageEdges& edges, const MessageInputs& in, int64_t heads,
            const std::vector<FloatMatrix>& to, bool adds = false, const FloatMatrix& totals = {},
            int32_t* count = nullptr) const;
-  // The place of the matrix that each result of rows goes to.
+  // For each result of rows, the place of the matrix that it goes to.
   const std::vector<int>& places() const { return places_; }
   bool is_narrow(int result) const { return compiled_.results[result].narrow; }
 
@@ -61,15 +62,15 @@ class MessageProgram {
   MessageArgs compiled_;
 };
 
-// The programs of one message, for graphs of some density and some wanted gradients.
+// The programs of one message, for one choice of steps that run once for each node, and of gradients.
 struct MessagePrograms {
   using Given = std::tuple<BySide<std::vector<bool>>, std::vector<std::optional<MessageProgram::Fields>>>;
 
   explicit MessagePrograms(Given given);
 
-  BySide<std::vector<bool>> hoisted;  // of each matrix behind a side's own, whether it is narrow
+  BySide<std::vector<bool>> hoisted;  // by matrix that follows a side's own ones: whether it is narrow
   std::optional<MessageProgram> softmax, forward, slopes;
-  BySide<std::optional<MessageProgram>> at_nodes;  // what makes these matrices
+  BySide<std::optional<MessageProgram>> at_nodes;  // these make those matrices
   BySide<std::optional<MessageProgram>> back, back_at_nodes;
 };
 
@@ -89,8 +90,8 @@ struct MessageGradients {
 
 class Messages {
  public:
-  // Values of sources and of destinations, operands, heads, columns, a MessageResult, whether
-  // the sum is a mean's and zero shares the gradient of a maximum that is zero, and what gives the programs.
+  // Values of sources and of destinations, operands, heads, columns, a MessageResult, whether the result is a
+  // mean, whether zero shares the gradient of a maximum that is zero, and the function that makes programs.
   using Fields = std::tuple<std::vector<int>, std::vector<int>, std::vector<int>, int64_t, int64_t, int, bool,
                             bool, nb::object>;
 
@@ -103,7 +104,8 @@ class Messages {
   std::shared_ptr<const MessagePrograms> programs(const Map& map, const BySide<std::vector<bool>>& wanted,
                                                   const std::vector<bool>& learned) const;
   void forward(const Map& map, MessageInputs in, const FloatMatrix& out, Sent& sent, bool trains) const;
-  // reversed: the transpose's edges; places: of theirs among those of `map`, where rows of edges are read.
+  // reversed: the edges of the transpose. places: for each of them the edge of `map`, if messages read rows
+  // of edges.
   void backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
                 const Sent& sent, const FloatMatrix& out, const FloatMatrix& grad,
                 const MessageGradients& to) const;

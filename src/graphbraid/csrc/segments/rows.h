@@ -12,7 +12,6 @@
 #include "aggregate/spmm.h"
 #include "arguments/binding.h"
 #include "arguments/pool.h"
-#include "attention/attention.h"
 #include "base/buffer.h"
 #include "dense/dense.h"
 #include "graph/topology.h"
@@ -54,8 +53,8 @@ inline FloatMatrix matrix_of(const FloatRows& array) {  // which is only read
   return {const_cast<float*>(array.data()), array.num_rows(), array.num_columns(), array.stride(0)};
 }
 
-// The rows themselves if they stand one after the other, else a copy: the gradient of sum() is one number
-// that is read for all elements, with strides of 0.
+// The rows themselves if each stands without gaps, else a copy. For example, the gradient of sum() is one
+// number that is read for all elements, with strides of 0.
 inline FloatMatrix by_row(const StridedFloats& array) {
   const int64_t rows = array.num_rows(), width = array.num_columns(), stride = array.stride(0);
   const bool is_laid_out = array.stride(1) == 1 && stride >= width;
@@ -100,7 +99,7 @@ struct Operand {
            : num_dimensions == 3 ? by_head.extent(0) * by_head.extent(1) * by_head.extent(2)
                                  : rows() * columns();
   }
-  // Writes the numbers to the first places of a row of zeros; one alone to all of them.
+  // Fills a row with the numbers, and with zeros behind them. A number alone fills all of it.
   void spread(float* row, int64_t width) const {
     std::fill_n(row, width, 0.0f);
     if (num_dimensions != 2) {
@@ -112,7 +111,7 @@ struct Operand {
     }
     if (size() == 1) std::fill_n(row, width, row[0]);
   }
-  // The other way, for gradients, which one number alone has the sum of.
+  // The reverse, for gradients. That of a number alone is the sum of the row.
   void join(const float* row, int64_t width, float* to) const {
     std::copy_n(row, size(), to);
     if (size() == 1) *to = std::accumulate(row, row + width, 0.0f);
@@ -123,8 +122,8 @@ struct Operand {
   Strided turned() const { return {matrix.data(), matrix.stride(1), matrix.stride(0)}; }
 };
 
-// A linear map of rows over edges: the fields of ops/aggregation.py. The arrays may go on behind the edges of
-// num_dst destinations; the coefficients, behind those of the nodes.
+// A linear map of rows over edges: the fields of ops/aggregation.py. Arrays and coefficients may be longer
+// than the edges of num_dst destinations and the nodes need.
 struct Map {
   Indptr indptr;
   Ids indices;
@@ -132,7 +131,7 @@ struct Map {
   bool mean = false, skip_loops = false;
   double loop_scale = 0;
   OptionalFloats weight, src_scale, dst_scale, loop;
-  OptionalIds places = {};  // of a transpose: the edge of the map that each one is
+  OptionalIds places = {};  // of a transpose: for each of its edges, the edge of the map
 
   int64_t num_edges() const { return indptr.data()[num_dst]; }
   int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
@@ -197,7 +196,7 @@ struct Reversed {
   Buffer<float> weight, scale;
   SpmmArgs arguments;
 
-  // with_places: writes `places`, the edge of the map that each one is.
+  // with_places: writes `places`, for each of its edges the edge of the map.
   explicit Reversed(const Map& map, bool with_places = false) : arguments(arguments_of(map)) {
     const int64_t num_edges = map.num_edges();
     indptr.reserve(map.num_src + 1);
@@ -279,7 +278,7 @@ inline void gram(const FloatMatrix& a, const FloatMatrix& b, float* out) {
                  .out = out});
 }
 
-// body(row) for rows of so many floats, in parallel if there are enough.
+// Calls body(row) for rows of `width` floats, in parallel if there are enough.
 template <typename Body>
 void each_row(int64_t rows, int64_t width, const Body& body) {
   parallel_static(rows, std::max<int64_t>(kFloatsWorth / std::max<int64_t>(width, 1), 1),
@@ -320,34 +319,11 @@ inline void mean_of_heads_backward(const FloatMatrix& grad, int64_t heads, const
   });
 }
 
-// What one attention keeps from its forward pass for its backward pass.
-struct Attended {
-  FloatMatrix vectors, lse, out;
-  FloatMatrix src_logit, dst_logit, above, share;  // of GAT
-  FloatMatrix log;                                 // of dot products
-};
-
-// What the kernels read in both directions, but for the rows of destinations.
-inline AttentionArgs attention_over(const Map& map, const FloatMatrix& x, const Attended& of) {
-  AttentionArgs a;
-  a.wide_indices = is_wide(map.indices);
-  a.indptr = map.indptr.data();
-  a.indices = map.indices.data();
-  a.num_dst = map.num_dst;
-  a.num_src = map.num_src;
-  a.num_edges = map.num_edges();
-  a.heads = of.lse.width;
-  a.channels = x.width / a.heads;
-  a.src = x.data;
-  a.src_logit = of.src_logit.data;
-  a.dst_logit = of.dst_logit.data;
-  a.att = of.vectors.data;
-  a.out = of.out.data;
-  a.lse = of.lse.data;
-  a.log = of.log.data;
-  a.above = of.above.data;
-  a.share = of.share.data;
-  return a;
+// Memory for the gradient of rows, if only the first `count` are read: the gradient of the others is 0.
+inline FloatMatrix for_first_rows(const FloatMatrix& rows, int64_t count) {
+  const FloatMatrix made = FloatMatrix::make(rows.rows, rows.width);
+  std::fill(made.data + count * made.width, made.data + made.rows * made.width, 0.0f);
+  return made;
 }
 
 }  // namespace gb

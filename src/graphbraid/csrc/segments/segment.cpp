@@ -1,9 +1,9 @@
 // A segment of a program on one mini-batch: its forward and its backward pass are one call each from Python.
 //
 // fullgraph/batches/segments.py describes segments, and has the same passes operation by operation, which run
-// all other dtypes. Here matrices are float32. Rows are freed after their last use, and what backward reads
-// as backward passes it. The kernels and the order of sums are those of ops/linear.py, ops/spmm.py and
-// ops/attention.py: so are the bits.
+// all other dtypes. Here matrices are float32. Rows are freed after their last use. What backward reads is
+// freed once backward has passed it. The kernels and the order of sums are those of ops/linear.py,
+// ops/spmm.py and ops/attention.py, so the bits are the same.
 
 #include <algorithm>
 #include <exception>
@@ -15,6 +15,7 @@
 
 #include "arguments/epilogue_arguments.h"
 #include "rowwise/epilogue_args.h"
+#include "segments/attentions.h"
 #include "segments/messages.h"
 #include "segments/rows.h"
 
@@ -47,14 +48,12 @@ struct Operation {
   int weight, other_weight, bias;
   int edges;
   int act;
-  double p;                  // of an attention, of its coefficients
-  double factor;             // of an attention: its leaky ReLU's slope, or the scale of dot products
-  int heads;                 // of an attention, or those that are averaged
-  bool has_loops, averages;  // an attention: whether nodes have self-loops, and its heads are averaged
+  double p;             // of dropout: of an attention, of its coefficients
+  Attention attention;  // of a mean of heads, their number alone
   std::shared_ptr<const Messages> messages = nullptr;
   int edge_rows = -1;  // of messages: the number of what they read of edges
 
-  // The values that it reads; one that messages read of both ends stands there twice.
+  // The values that it reads. One that messages read at both ends is there twice.
   std::vector<int> reads() const {
     std::vector<int> found;
     if (messages != nullptr)
@@ -69,8 +68,8 @@ struct Operation {
 using OperationFields =
     std::tuple<int, int, int, int, int, int, int, int, int, int, double, double, int, bool, bool>;
 
-// What machine/hardware.py says of the machine: floats of rows summed and streamed, and multiplications, a
-// second.
+// Rates of the machine as machine/hardware.py has them, a second: bytes of rows that are summed, bytes that
+// are streamed, and operations of a product.
 struct Rates {
   double row_bytes, stream_bytes, multiply_flops;
 };
@@ -80,7 +79,7 @@ struct Step {
   bool of_x = false, of_other = false, of_key = false;
   bool of_weight = false, of_other_weight = false, of_bias = false;
   bool transforms_first = false, has_epilogue = false;
-  bool sums_again = false;  // in backward, rather than keep the sums
+  bool sums_again = false;  // backward sums again, so the sums are not kept
   Epilogue epilogue = {};
   FloatMatrix sums = {};
   Attended attended = {};
@@ -107,9 +106,9 @@ class Pass {
  public:
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
-  // Takes the values and operands that the segment reads, the maps, numbers of first rows, and rows and
-  // weights of edges of its operations, and memory for what it writes. Refuses what does not fit: nothing has
-  // run then.
+  // Takes what the segment reads: values, operands, maps, the counts of first rows, and for each of its
+  // messages the features and weights of edges; and memory for what it writes. Refuses what does not fit
+  // before anything runs.
   Pass(std::shared_ptr<const Plan> plan, const std::vector<nb::object>& values,
        std::vector<std::shared_ptr<const Operand>> operands, const std::vector<nb::tuple>& maps,
        const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs, std::vector<OfEdges> of_edges)
@@ -152,10 +151,10 @@ class Pass {
       if (op.kind == Kind::kFirstRows && outside_[op.out] < 0) outside_[op.out] = outside_[op.x];
   }
 
-  // Computes the values. draws: seed and ids of each operation with dropout, in order; of_values and
-  // of_operands: which of them want gradients. Returns the numbers of those of the values, operands, outs and
-  // maps, features and weights, counted in this order, that backward reads; and of the outs that have no
-  // gradients.
+  // Computes the values. draws: seed and ids of each operation with dropout, in order. of_values and
+  // of_operands: which of them want gradients. Returns the numbers of what backward reads, where values,
+  // operands, outs, maps, features and weights are counted in this order; and the numbers of the outs that
+  // have no gradients.
   std::tuple<std::vector<int>, std::vector<int>> forward(std::vector<Draw> draws,
                                                          const std::vector<bool>& of_values,
                                                          const std::vector<bool>& of_operands) {
@@ -184,7 +183,7 @@ class Pass {
     return {reads_, std::move(constant)};
   }
 
-  // Of the values and operands those that want gradients; None for the others.
+  // The values and operands that want gradients, and None in the place of the others.
   std::vector<nb::object> wanted() const {
     std::vector<nb::object> found(values_.size() + operands_.size(), nb::none());
     for (size_t i = 0; i < values_.size(); ++i)
@@ -202,10 +201,10 @@ class Pass {
     return found;
   }
 
-  // Computes gradients. grads: of the outs, or None; reversed: transposes of some maps by number, with the
-  // places of their edges where dropout needs them; made: memory for the gradients of the values and
-  // operands, None where one is not wanted; gives_up: whether this is the last call. Returns the numbers of
-  // those that no gradient reaches: their memory was not written.
+  // Computes gradients. grads: of the outs, or None. reversed: transposes of some maps by number, with the
+  // places of their edges if dropout or rows of edges need them. made: memory for the gradients of the values
+  // and operands, None where one is not wanted. gives_up: whether this is the last call. Returns the numbers
+  // of values and operands that no gradient reaches: their memory was not written.
   std::vector<int> backward(std::vector<std::optional<StridedFloats>> grads,
                             std::vector<std::tuple<int, MapFields, OptionalIds>> reversed,
                             const std::vector<nb::object>& made, bool gives_up) {
@@ -282,7 +281,7 @@ class Pass {
     int& of;
   };
 
-  // Whether one of the values, operands, outs and maps, by its number, lies where it did.
+  // Whether what forward gave a number is still where it was.
   bool is_in_place(int number) const {
     auto i = static_cast<size_t>(number);
     if (i < values_.size()) return values_[i].is_in_place();
@@ -303,33 +302,6 @@ class Pass {
 
   bool is_last_read(int value, size_t place) const {
     return outside_[value] < 0 && plan_->last_read[value] == static_cast<int>(place);
-  }
-
-  FloatMatrix checked_attention(const Operation& op) const {
-    const FloatMatrix& x = rows_[op.x];
-    const Map& map = maps_.at(op.edges);
-    const bool is_gat = op.kind == Kind::kGat;
-    need(x.width > 0 && x.width % op.heads == 0, "each head has as many columns");
-    for (const int number : {op.weight, op.other_weight}) {
-      const Operand* vector = operand(number);
-      const bool has_vector = is_gat || (op.kind == Kind::kGatv2 && number == op.weight);
-      need((vector != nullptr) == has_vector, "an attention has its vectors");
-      if (vector == nullptr) continue;
-      need(vector->num_dimensions == 3 && vector->by_head.extent(0) == 1 &&
-               vector->by_head.extent(1) == op.heads && vector->by_head.extent(2) == x.width / op.heads,
-           "a vector has a number for each column of x, by head");
-    }
-    for (const int value : {op.x, op.key})
-      need(value < 0 || rows_[value].rows == map.num_src, "there is a row for each source");
-    need(!is_gat || map.num_dst <= map.num_src, "destinations are the first sources");
-    for (const int value : {op.x, op.other, op.key}) {
-      if (value < 0) continue;
-      const FloatMatrix& one = rows_[value];
-      need(one.width == x.width && (one.stride == x.width || one.rows < 2), "rows follow each other");
-    }
-    need(op.other < 0 || rows_[op.other].rows >= map.num_dst, "there are rows of all destinations");
-    const int64_t width = op.averages ? x.width / op.heads : x.width;
-    return {nullptr, map.num_dst, width, width};
   }
 
   FloatMatrix checked_messages(const Operation& op) const {
@@ -357,7 +329,7 @@ class Pass {
 
   // The shape of an operation's result, after checks that what it reads fits.
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
-    if (attends(op.kind)) return checked_attention(op);
+    if (attends(op.kind)) return op.attention.checked(maps_.at(op.edges), attention_inputs(op, {}));
     if (op.kind == Kind::kMessages) return checked_messages(op);
     const FloatMatrix& x = rows_[op.x];
     const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
@@ -376,8 +348,8 @@ class Pass {
       out.stride = x.stride;
     }
     if (op.kind == Kind::kMeanOfHeads) {
-      need(x.width % op.heads == 0, "each head has as many columns");
-      out.width = out.stride = x.width / op.heads;
+      need(x.width % op.attention.heads == 0, "each head has as many columns");
+      out.width = out.stride = x.width / op.attention.heads;
     }
     if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
     if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
@@ -440,8 +412,8 @@ class Pass {
     steps_.push_back(step);
   }
 
-  // ops/linear.py's _may_sum_again. Only where x is held in any case: backward of an earlier operation reads
-  // it, or it comes from before the segment and wants no gradient, as features do.
+  // ops/linear.py's _may_sum_again. Only if x is held in any case: backward of an earlier operation reads it,
+  // or it was made before the segment and wants no gradient, as features do.
   bool may_sum_again(const Operation& op) const {
     constexpr int64_t most_edges = 5;                  // ops/linear.py's _MOST_EDGES_AGAIN
     constexpr int64_t least_bytes = int64_t{1} << 20;  // smaller sums are kept, which saves their time
@@ -467,7 +439,7 @@ class Pass {
            seconds(in, map.num_dst, 1 + static_cast<int>(step.of_x));
   }
 
-  // Notes what of the outside backward reads: the same tensors that the autograd functions save.
+  // Notes which tensors from outside backward reads: those that the autograd functions save.
   void note_reads(const Operation& op, const Step& step) {
     const auto note_value = [&](int value) {
       kept_[value] = true;
@@ -482,7 +454,7 @@ class Pass {
     if (attends(op.kind)) {
       for (const int value : {op.x, op.other, op.key})
         if (value >= 0) note_value(value);
-      if (!op.averages) note_value(op.out);
+      if (!op.attention.averages) note_value(op.out);
     } else if (op.kind == Kind::kMessages) {
       for (const int value : op.reads()) note_value(value);
       for (const int number : op.messages->parameters) note_operand(number);
@@ -519,42 +491,6 @@ class Pass {
     return out;
   }
 
-  void attend(const Operation& op, Step& step, const FloatMatrix& x, const FloatMatrix& out) {
-    Attended& to = step.attended;
-    to.vectors = FloatMatrix::make(2, x.width);
-    for (const bool is_dst : {false, true})
-      if (const Operand* vector = operand(is_dst ? op.other_weight : op.weight))
-        std::copy_n(vector->by_head.data(), x.width, to.vectors.data + is_dst * x.width);
-    to.lse = FloatMatrix::make(out.rows, op.heads);
-    to.out = op.averages ? FloatMatrix::make(out.rows, x.width) : out;
-    if (op.kind == Kind::kGat) {
-      to.src_logit = FloatMatrix::make(x.rows, op.heads);
-      to.dst_logit = FloatMatrix::make(out.rows, op.heads);
-    }
-    if (op.kind == Kind::kGat && step.wants_any()) {
-      to.above = FloatMatrix::make(out.rows, x.width);
-      to.share = FloatMatrix::make(out.rows, op.heads);
-    }
-    if (op.kind == Kind::kDot) to.log = FloatMatrix::make(out.rows, op.heads);
-    const AttentionArgs a = attention_arguments(op, step);
-    op.kind == Kind::kDot ? run_dot_attention(a) : run_attention(a);
-    if (op.averages) mean_of_heads(to.out, op.heads, out);
-    if (!step.wants_any()) to = {};
-  }
-
-  AttentionArgs attention_arguments(const Operation& op, const Step& step) const {
-    AttentionArgs a = attention_over(maps_[op.edges], rows_[op.x], step.attended);
-    if (op.other >= 0) a.dst = rows_[op.other].data;
-    if (op.key >= 0) a.key = rows_[op.key].data;
-    a.slope = a.scale = op.factor;
-    a.num_loops = op.has_loops ? std::min(a.num_src, a.num_dst) : 0;
-    a.threshold = step.epilogue.threshold;
-    a.keep_scale = step.epilogue.keep_scale;
-    a.seed = step.epilogue.seed;
-    a.first_keys = step.epilogue.ids;
-    return a;
-  }
-
   void run(const Operation& op, Step& step, size_t place) {
     const FloatMatrix out = result(op, place), x = rows_[op.x];
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
@@ -589,14 +525,21 @@ class Pass {
       case Kind::kRowSum:
         return add_rows(x, rows_[op.other], out);
       case Kind::kMeanOfHeads:
-        return mean_of_heads(x, op.heads, out);
+        return mean_of_heads(x, op.attention.heads, out);
       case Kind::kGat:
       case Kind::kGatv2:
       case Kind::kDot:
-        return attend(op, step, x, out);
+        return op.attention.forward(maps_[op.edges], attention_inputs(op, step), out, step.attended,
+                                    step.wants_any());
       case Kind::kMessages:
         return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
     }
+  }
+
+  AttentionInputs attention_inputs(const Operation& op, const Step& step) const {
+    const auto rows = [&](int value) { return value < 0 ? nullptr : &rows_[value]; };
+    return {rows(op.x),         rows(op.other),           rows(op.key),
+            operand(op.weight), operand(op.other_weight), step.epilogue};
   }
 
   MessageInputs message_inputs(const Operation& op) const {
@@ -665,84 +608,36 @@ class Pass {
   // The gradient of a value from that of its map.
   void sum_back(int number, std::vector<std::optional<Map>>& given, const FloatMatrix& grad,
                 const FloatMatrix& out, const FloatMatrix* addend = nullptr) {
-    sum_over(given[number] ? arguments_of(*given[number]) : reversed(number, false).arguments, grad, out,
-             addend);
+    sum_over(transposed(number, given, false).first, grad, out, addend);
   }
 
-  const Reversed& reversed(int number, bool with_places) {
+  // The transpose of a map, and the places of its edges in the map, where they are given or asked for.
+  std::pair<SpmmArgs, const int64_t*> transposed(int number, const std::vector<std::optional<Map>>& given,
+                                                 bool with_places) {
+    if (const std::optional<Map>& map = given[number]) return {arguments_of(*map), data_or_null(map->places)};
     // Several threads may pass back through one graph at a time, and none holds the GIL here.
     const std::lock_guard lock(reversing_);
     if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number], with_places);
-    return *reversed_[number];
-  }
-
-  // Memory for the gradient of rows of which only the first `count` are read: that of the others is 0.
-  static FloatMatrix for_first_rows(const FloatMatrix& rows, int64_t count) {
-    const FloatMatrix made = FloatMatrix::make(rows.rows, rows.width);
-    std::fill(made.data + count * made.width, made.data + made.rows * made.width, 0.0f);
-    return made;
+    return {reversed_[number]->arguments, reversed_[number]->places.data()};
   }
 
   void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                    Gradients& to) {
-    const FloatMatrix& x = rows_[op.x];
-    AttentionBackwardArgs b;
-    b.forward = attention_arguments(op, step);
-    if (op.averages || grad.stride != x.width) {
-      const FloatMatrix wide = FloatMatrix::make(grad.rows, x.width);
-      op.averages ? mean_of_heads_backward(grad, op.heads, wide) : copy_rows(grad, wide);
-      grad = wide;
-    }
-    // As ops/message_kernel.py's keeps_logits: numbers of edges, by which the second walk has no products.
-    constexpr int64_t most_kept = int64_t{1} << 25;
-    const bool drops = op.p > 0, is_dot = op.kind == Kind::kDot;
-    const int64_t num_logits = b.forward.num_edges * op.heads;
-    const bool keeps = is_dot && step.of_other && (step.of_x || step.of_key) && 4 * num_logits <= most_kept;
-    if (const std::optional<Map>& turned = given[op.edges]) {
-      b.t_indptr = turned->indptr.data();
-      b.t_indices = turned->indices.data();
-      b.perm = data_or_null(turned->places);
-    } else {
-      const Reversed& made = reversed(op.edges, drops || keeps);
-      b.t_indptr = made.indptr.data();
-      b.t_indices = made.arguments.indices;
-      b.perm = made.places.data();
-    }
-    need(!drops || b.perm != nullptr || b.forward.num_edges == 0, "dropout needs the places of edges");
-    const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width), of_vectors = FloatMatrix::make(2, x.width);
-    b.grad = grad.data;
-    b.grad_src = of_x.data;
-    b.grad_att = of_vectors.data;
-    FloatMatrix of_other, of_key, logits;
-    if (op.other >= 0) of_other = for_first_rows(rows_[op.other], grad.rows);
-    if (op.key >= 0) of_key = FloatMatrix::make(x.rows, x.width);
-    b.grad_dst = of_other.data;
-    b.grad_key = of_key.data;
-    if (op.kind == Kind::kGat) {
-      const FloatMatrix of_src = FloatMatrix::make(x.rows, op.heads),
-                        of_dst = FloatMatrix::make(grad.rows, op.heads);
-      b.grad_src_logit = of_src.data;
-      b.grad_dst_logit = of_dst.data;
-      run_gat_backward(b);
-    } else if (is_dot) {
-      if (keeps && b.perm != nullptr) logits = FloatMatrix::make(num_logits, 1);
-      b.grad_logit = logits.data;
-      b.adds = false;
-      run_dot_backward(b);
-    } else {
-      run_gatv2_backward(b);
-    }
-    const size_t first = values_.size();
+    const Map& map = maps_[op.edges];
+    const bool keeps = op.attention.keeps_logits(map, step.of_other && (step.of_x || step.of_key));
+    const auto [reversed, places] = transposed(op.edges, given, keeps || op.p > 0);
+    const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
+                                                        step.attended, std::move(grad), keeps);
     for (const bool is_dst : {false, true}) {
-      const size_t place = first + (is_dst ? op.other_weight : op.weight);
+      const size_t place = values_.size() + (is_dst ? op.other_weight : op.weight);
       if (!(is_dst ? step.of_other_weight : step.of_weight)) continue;
-      std::copy_n(of_vectors.data + is_dst * x.width, x.width, to.by_head[place].data());
+      std::copy_n(of.vectors.data + is_dst * of.vectors.width, of.vectors.width, to.by_head[place].data());
       to.written[place] = true;
     }
-    if (step.of_x) add(held[op.x], of_x);
-    if (step.of_key) add(held[op.key], of_key);
-    if (step.of_other) add(held[op.other], of_other);
+    if (step.of_x) add(held[op.x], of.src);
+    if (step.of_key) add(held[op.key], of.key);
+    if (step.of_other) add(held[op.other], of.dst);
   }
 
   void message_back(const Operation& op, const Step& step, const FloatMatrix& grad,
@@ -760,14 +655,7 @@ class Pass {
     SpmmArgs turned;
     const int64_t* places = nullptr;
     const bool reads_edges = features_[op.edge_rows] || weights_[op.edge_rows];
-    if (transposes(op, step) && given[op.edges]) {
-      turned = arguments_of(*given[op.edges]);
-      places = data_or_null(given[op.edges]->places);
-    } else if (transposes(op, step)) {
-      const Reversed& made = reversed(op.edges, reads_edges);
-      turned = made.arguments;
-      places = made.places.data();
-    }
+    if (transposes(op, step)) std::tie(turned, places) = transposed(op.edges, given, reads_edges);
     need(!reads_edges || places != nullptr || turned.num_edges == 0,
          "rows of edges need the places of edges");
     of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out], grad,
@@ -873,7 +761,7 @@ class Pass {
         return;
       case Kind::kMeanOfHeads: {
         const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
-        mean_of_heads_backward(grad, op.heads, of_x);
+        mean_of_heads_backward(grad, op.attention.heads, of_x);
         return add(held[op.x], of_x);
       }
       case Kind::kGat:
@@ -891,7 +779,7 @@ class Pass {
   std::vector<WrittenFloatRows> outs_;
   std::vector<std::shared_ptr<const Operand>> operands_;  // null where None was given
   std::vector<Map> maps_;
-  std::vector<std::optional<FloatRows>> features_;  // of edges, for each of the operations that are messages
+  std::vector<std::optional<FloatRows>> features_;  // of edges, for each operation that is messages
   std::vector<OptionalFloats> weights_;             // of edges, likewise
   std::vector<FloatMatrix> rows_;                   // by value
   std::vector<int> outside_;  // by value: its number among values, operands and outs; -1: within
@@ -944,9 +832,12 @@ class Segment {
         sent = std::make_shared<const Messages>(std::move(messages.at(next_messages++)));
         for (const int operand : sent->parameters) need_count(operand, 0, last_operand, "operands");
       }
+      const auto of = kind == Kind::kDot     ? AttentionKind::kDot
+                      : kind == Kind::kGatv2 ? AttentionKind::kGatv2
+                                             : AttentionKind::kGat;
+      const Attention attention{of, heads, factor, has_loops, averages};
       plan_->operations.push_back({kind, x, other, key, out, weight, other_weight, bias, edges, act, p,
-                                   factor, heads, has_loops, averages, std::move(sent),
-                                   static_cast<int>(next_messages) - 1});
+                                   attention, std::move(sent), static_cast<int>(next_messages) - 1});
       for (const int value : plan_->operations.back().reads()) {
         need_count(value, 0, next - 1, "values");
         plan_->last_read[value] = static_cast<int>(plan_->operations.size()) - 1;

@@ -1,0 +1,59 @@
+// Attention as an operation of a segment: that of GAT, of GATv2 or of dot products. The kernels and their
+// order are those of ops/attention.py and of FusedMessages (ops/message_kernel.py), so the bits are the same.
+#pragma once
+
+#include <cstdint>
+
+#include "attention/attention.h"
+#include "segments/rows.h"
+
+namespace gb {
+
+enum class AttentionKind { kGat, kGatv2, kDot };
+
+// What an attention reads beside the edges; null: it reads none.
+struct AttentionInputs {
+  const FloatMatrix* src;              // rows that are summed
+  const FloatMatrix* dst;              // of GATv2, and queries of dot products
+  const FloatMatrix* key;              // of dot products
+  const Operand *vector, *dst_vector;  // GAT's of sources and of destinations; GATv2's only one is the first
+  const Epilogue& drops;               // the dropout of coefficients
+};
+
+// What one attention keeps from its forward pass for its backward pass.
+struct Attended {
+  FloatMatrix vectors, lse, out;
+  FloatMatrix src_logit, dst_logit, above, share;  // of GAT
+  FloatMatrix log;                                 // of dot products
+};
+
+// Gradients of what an attention reads; without memory where it reads none. One row of `vectors` for each.
+struct AttentionGradients {
+  FloatMatrix src, dst, key, vectors;
+};
+
+struct Attention {
+  AttentionKind kind;
+  int64_t heads;
+  double factor;   // the slope of the leaky ReLU, or the scale of dot products
+  bool has_loops;  // whether nodes have self-loops
+  bool averages;   // whether the result is the mean of the heads
+
+  // The shape of the result, after checks that what is read fits.
+  FloatMatrix checked(const Map& map, const AttentionInputs& in) const;
+  void forward(const Map& map, const AttentionInputs& in, const FloatMatrix& out, Attended& kept,
+               bool trains) const;
+  // Whether backward keeps a number for each edge and head between its two walks: keeps_logits of
+  // ops/message_kernel.py. wants_both: whether destinations and sources both get gradients.
+  bool keeps_logits(const Map& map, bool wants_both) const;
+  // reversed: the edges of the transpose. places: for each of them the edge of `map`, if dropout or kept
+  // numbers need it.
+  AttentionGradients backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
+                              const AttentionInputs& in, const Attended& kept, FloatMatrix grad,
+                              bool keeps) const;
+
+ private:
+  AttentionArgs arguments(const Map& map, const AttentionInputs& in, const Attended& kept) const;
+};
+
+}  // namespace gb
