@@ -3,7 +3,6 @@
 import contextlib
 import io
 import json
-import sys
 
 import pytest
 import torch
@@ -13,10 +12,8 @@ from typer.testing import CliRunner
 import graphbraid
 from graphbraid import distributed
 from graphbraid.cli import common
-from graphbraid.cli.commands.synth import _built as built
 from graphbraid.cli.main import app
 from graphbraid.datasets import from_tables, open_store, save_store
-from graphbraid.errors import ResourceError
 from graphbraid.files.progress import counted, listening, stage
 
 
@@ -104,15 +101,6 @@ def test_a_failed_stage_has_ended(heard):
     items = counted([1, 2, 3], "left early", 3)
     next(items)
     items.close()
-
-
-def test_a_build_says_its_share(heard, capsys):
-    text = "print('[ 25%] one'); print('noise 99%'); print('[3/4] two'); print('[100%] three')"
-    built([sys.executable, "-c", text])
-    assert heard.stages == [{"name": "building the program", "total": 100, "done": 100.0}]
-    assert capsys.readouterr().err.splitlines() == ["[ 25%] one", "noise 99%", "[3/4] two", "[100%] three"]
-    with pytest.raises(ResourceError, match="failed with code 3"):
-        built([sys.executable, "-c", "raise SystemExit(3)"])
 
 
 def terminal(is_one=True):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,7 +21,6 @@ from graphbraid.cli.common import (
     say,
 )
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.files.progress import stage
 
 if TYPE_CHECKING:
     from graphbraid.distributed import Partition
@@ -120,7 +117,7 @@ def synth(
         say(err, "[yellow]note:[/] {}", f"{function.source}:{place.line}: {note}")
     if build or run:
         _called(["cmake", "-S", str(folder), "-B", str(folder / "build")])
-        _built(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
+        _called(["cmake", "--build", str(folder / "build"), "-j", str(os.cpu_count() or 1)])
     if run:
         built = str(folder / "build" / "train")
         if divided is None:
@@ -159,7 +156,6 @@ def _check_splits(source: str, recipe: Recipe, graph: Graph) -> None:
 
 
 def _check_options(target: str, ranks: int | None, partition: Path | None, inputs: str | None) -> None:
-    """Check options that are of one target."""
     if target != "mpi" and (ranks is not None or partition is not None):
         raise ConfigError(f"--ranks and --partition are of --target mpi; the target is {target}")
     if target == "mpi" and ranks is None and partition is None:
@@ -236,25 +232,3 @@ def _called(command: list[str]) -> None:
         raise ResourceError(f"cannot run {command[0]}: {error.strerror or error}") from error
     if done.returncode != 0:
         raise ResourceError(f"{command[0]} failed with code {done.returncode}; its output says why")
-
-
-def _built(command: list[str]) -> None:
-    """Run a build, whose lines begin with the percentage that is done, or with steps of all steps.
-
-    Raises:
-        ResourceError: it fails.
-    """
-    with (
-        stage("building the program", 100) as advance,
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as build,
-    ):
-        assert build.stdout is not None
-        done = 0.0
-        for line in build.stdout:
-            sys.stderr.write(line)
-            if found := re.match(r"\[ *(\d+)(?:%|/(\d+))\]", line):
-                now = 100 * int(found[1]) / int(found[2] or 100)
-                advance(now - done)
-                done = now
-    if build.returncode != 0:
-        raise ResourceError(f"{command[0]} failed with code {build.returncode}; its output says why")
