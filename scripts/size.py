@@ -21,7 +21,7 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 3_115,
+    ): 2_985,
     ("graph",): 5_045,
     ("ops",): 10_700,
     ("sampling",): 6_780,
@@ -29,18 +29,18 @@ BUDGETS = {
     ("datasets",): 6_950,
     ("nn",): 3_840,
     ("loader",): 3_640,
-    ("collective",): 4_465,
+    ("collective",): 4_420,
     ("fullgraph",): 29_155,
     ("distributed",): 7_690,
-    ("synth",): 5_925,
-    ("train",): 10_985,
-    ("estimates",): 4_455,
-    ("report.py",): 445,
-    ("cli",): 4_865,
+    ("synth",): 5_800,
+    ("train",): 10_735,
+    ("estimates",): 4_360,
+    ("report.py",): 430,
+    ("cli",): 4_765,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 112_665, 409
-TEST_LINES = 93_520
+WHOLE_LINES, WHOLE_FILES = 111_905, 409
+TEST_LINES = 93_345
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -108,14 +108,13 @@ def test_epochs_of_mini_batches_are_predicted_for_ranks_that_share_them(
         "--hardware",
         tmp_path / "cluster.json",
     )
-    done = graphbraid(*options, "--validation", "--json")
+    done = graphbraid(*options, "--json")
     assert (done.json["mode"], done.json["cluster"]["bandwidth_bytes"]) == ("sampled", 1.25e8)
     graph = done.json["graph"]
     assert graph["epoch"] == {"num_seeds": 100, "batch_size": 32, "accumulate": 1}
     assert [p["num_ranks"] for p in graph["predictions"]] == [1, 2, 32]
     for p in graph["predictions"]:
         assert (p["sent_bytes"] == 0) == (p["num_ranks"] == 1)
-        assert p["validation_seconds"] > 0
     told = graphbraid(*options)
     for part in ("100 training nodes in batches of 32", "read by", "(too much)", "nothing is extrapolated"):
         assert part in " ".join(told.stdout.split()), part
@@ -134,7 +133,6 @@ def test_the_mode_of_a_file_counts_as_one_that_is_given(graphbraid, store, tmp_p
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (("--ranks", "4", "--mode", "full", "--validation"), "--validation is not for"),
         (("--ranks", "4", "--mode", "sampled", "--device", "cpu"), "mini-batches, which --device is not for"),
         (("--ranks", "4", "--mode", "sampled", "--batches", 3), "which --batches is not for; leave it out"),
         (

@@ -21,7 +21,7 @@ from graphbraid.features.tiers.device_sizing import DeviceMemory
 from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.sampling.config import part_of
 from graphbraid.train import TrainConfig
-from graphbraid.train.option_checks import config_by_types, config_of_links
+from graphbraid.train.option_checks import fitted
 from graphbraid.train.run.ranks import RunRanks
 from graphbraid.train.runtime import SignalGuard
 
@@ -282,8 +282,7 @@ def test_links_are_learned_the_same_with_any_negatives_relations_types_and_times
 def test_what_ranks_cannot_share_of_links_and_types_is_refused():
     options = {"task": "link", "temporal_strategy": "last", "layout": "blocks"}
     graph = linked_times.meetings()
-    given = dict.fromkeys(("tiers", "topology", "accelerator"))
     with pytest.raises(ConfigError, match="several ranks share batches of layout='subgraph' alone"):
-        config_of_links(linked_communities.sage(graph), TrainConfig(**options), given, 2)
+        fitted(TrainConfig(**options), linked_communities.sage(graph), graph, {}, 2)
     with pytest.raises(ConfigError, match="2 ranks do not divide a graph with types so far"):
-        config_by_types(bibliography(), TrainConfig(mode="full"), given, 2)
+        fitted(TrainConfig(mode="full"), torch.nn.Identity(), bibliography(), {}, 2)

@@ -73,7 +73,6 @@ def changed(**fields):
         (changed(late_seconds=1.0), 2.0 + 1.0 + 4.0, 5.0),
         (changed(late_seconds=1.0, num_batches=3.0), 3 * (2.0 + 1.0) + 4.0, 4.0 + 3.0),  # late in each batch
         (changed(num_ranks=1), 2.0, 0.0),
-        (changed(outputs_seconds=1.0, output_bytes=8, eval_every=2), 6.0 + 0.5 * (1.0 + 4.0), 4.0 + 2.0),
     ],
 )
 def test_an_epoch_by_hand(times, seconds, waiting):
@@ -132,14 +131,13 @@ def test_a_forecast_changes_neither_model_nor_random_numbers_and_says_what_it_re
     graph = community_graph(num_nodes=600)
     model = new_model(graph)
     before, state = [p.clone() for p in model.parameters()], torch.get_rng_state()
-    found = forecast(graph, model, validates=True)
+    found = forecast(graph, model)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
     assert torch.get_rng_state().equal(state)
     assert [epoch.num_ranks for epoch in found.epochs] == [1, 2, 32]
     assert found.speedup(found.epochs[0]) == found.epochs[0].details["read_by"] == 1.0
     assert found.epochs[2].details["read_by"] > found.epochs[1].details["read_by"] > 1.0
     for epoch in found.epochs:
-        assert epoch.details["validation_seconds"] > 0
         assert epoch.memory_bytes > graph.nbytes
     said = json.loads(json.dumps(found.to_json()))
     assert said["epoch"] == {"num_seeds": 200, "batch_size": 32, "accumulate": 1}
@@ -150,7 +148,7 @@ def test_a_forecast_changes_neither_model_nor_random_numbers_and_says_what_it_re
     assert (
         said["predictions"][0]["times"]["sum_seconds"] == said["predictions"][0]["times"]["late_seconds"] == 0
     )
-    assert any("every 1 epochs" in sentence for sentence in found.assumptions)
+    assert any("Validation" in sentence for sentence in found.assumptions)
 
 
 def test_models_larger_than_a_bucket_are_summed_in_several():
@@ -189,7 +187,6 @@ def test_a_last_batch_and_steps_of_several_batches_are_counted():
         ({"config": {"plan": "cpu"}}, "plan='cpu': ranks are predicted on CPUs"),
         ({"config": {"hot": 1 << 20}}, "hot=1048576: ranks are predicted with all features in the memory"),
         ({"config": {"host": 1 << 20}}, "all features in the memory of each"),
-        ({"config": {"eval_every": 0}, "validates": True}, "eval_every is 0"),
     ],
 )
 def test_what_ranks_do_not_train_is_refused(options, says):

@@ -75,7 +75,7 @@ _yaml("A list instead of options", "- epochs\n- lr\n", "a mapping of options is 
 command(YAML, 2, "run.yaml:2: there is no option 'batchsize'; did you mean 'batch_size'?")(
     "An option mistyped", lambda w: w.config("epochs: 3\nbatchsize: 64\n")
 )
-command(YAML, 2, "run.yaml:3: the option 'lr' stands there twice", "run.yaml:1")(
+command(YAML, 2, "run.yaml:3:1", "lr stands there twice")(
     "An option twice", lambda w: w.config("lr: 0.1\nepochs: 3\nlr: 0.2\n")
 )
 _yaml("A value of another type", "epochs: many\n", "run.yaml:1: epochs must be a valid integer", "got 'many'")

@@ -99,6 +99,14 @@ def test_checkpoint_of_another_run_is_refused(run_dir, change, error, message):
         resume(run_dir, **change)
 
 
+def test_another_optimizer_by_a_function_of_the_same_name_is_refused(tmp_path):
+    graph, options = community_graph(), OPTIONS | {"out_dir": tmp_path}
+    Trainer(new_model(graph), graph, **options, optimizer=lambda p: torch.optim.SGD(p, lr=0.1)).fit()
+    options |= {"epochs": 3, "resume": True}
+    with pytest.raises(ConfigError, match="holds the state of another optimizer than this Adam"):
+        Trainer(new_model(graph), graph, **options, optimizer=lambda p: torch.optim.Adam(p, lr=0.1)).fit()
+
+
 def test_changed_labels_features_or_splits_are_noticed(run_dir):
     graph = community_graph()
     assert graph.y is not None

@@ -30,21 +30,12 @@ from graphbraid.features.tiers.device_sizing import DeviceBudget, DeviceMemory, 
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import Graph
 from graphbraid.graph.scaled_features import stored_rows
-from graphbraid.nn import EdgeModel, LinkModel
 from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import NeighborLists
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import (
-    config_by_types,
-    config_of_graphs,
-    config_of_learned_rows,
-    config_of_links,
-    config_of_parts,
-    config_of_rank,
-)
+from graphbraid.train.option_checks import config_of_rank, fitted
 from graphbraid.train.runtime import device_named
-from graphbraid.train.step.runner import divided_graph, sharded_embeddings
 from graphbraid.train.step.step import ALONE, Share
 from graphbraid.train.step.tiers import expected_reads, share_of
 
@@ -106,7 +97,8 @@ def choose(
             f"partition={str(config.partition)!r} divides the graph among several ranks, and there "
             "is one; start more, as with --ranks, or leave it out."
         )
-    config, reason = _by_kind(model, graph, config, passed, 1 if comm is None else comm.size)
+    num_ranks = 1 if comm is None else comm.size
+    config, reason = fitted(config, model, graph, passed._asdict(), num_ranks)
     mode_reason = reason or mode_reason
     _check_passed(config, passed)
     if config.tiers is not None:
@@ -151,37 +143,6 @@ def with_plan_of_device(
     if passed.accelerator is not None and config.plan is None:
         raise ConfigError("an accelerator prepares mini-batches by a plan; also give plan='auto'.")
     return config
-
-
-def _by_kind(
-    model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, num_ranks: int
-) -> tuple[TrainConfig, str]:
-    """Return the options that task and types allow, and the reason if these decide the mode."""
-    reason = ""
-    if sharded_embeddings(model):
-        config, reason = config_of_learned_rows(config, passed._asdict())
-    elif config.embedding_files is not None:
-        raise ConfigError(
-            f"embedding_files={str(config.embedding_files)!r} is for learned rows that ranks divide, and the "
-            "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
-        )
-    if (divided := divided_graph(graph)) is not None:
-        config, reason = config_of_parts(config, passed._asdict(), divided)
-    elif config.remote is not None:
-        raise ConfigError(
-            f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
-            "of this graph; leave it out, or open parts of it (ShardedGraph.open, --parts)."
-        )
-    if config.task in ("link", "edge"):
-        return config_of_links(model, config, passed._asdict(), num_ranks), reason
-    if config.task == "graph":
-        return config_of_graphs(config, passed._asdict()), ""
-    if isinstance(model, LinkModel):
-        raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
-    if isinstance(model, EdgeModel):
-        raise ConfigError("an EdgeModel learns labels of edges, and task='node' of nodes; give task='edge'.")
-    config, of_types = config_by_types(graph, config, passed._asdict(), num_ranks)
-    return config, reason or of_types
 
 
 def _check_passed(config: TrainConfig, passed: TrainerInputs) -> None:

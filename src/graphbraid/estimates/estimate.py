@@ -54,7 +54,7 @@ from graphbraid.machine.hardware import free_memory_bytes
 from graphbraid.machine.measurements import OtherPrograms
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.option_checks import config_of_graphs, config_of_links
+from graphbraid.train.option_checks import fitted
 from graphbraid.train.run.setup import check_fanouts
 from graphbraid.train.step.runner import WholeGraph
 from graphbraid.train.step.tiers import expected_reads, make_tiers
@@ -117,12 +117,10 @@ def estimate(
     given = config if isinstance(config, TrainConfig) else TrainConfig.from_dict(config or {})
     given = given.updated(**overrides)
     one, graphs = graph_to_learn(graph, given.task)
-    if given.task in ("edge", "link"):
-        given = config_of_links(model, given, {}, 1)
-    elif given.task == "graph":
-        given = config_of_graphs(given, {})
-    else:
+    if given.task == "node":
         one.check_one_type("estimate")
+    else:
+        given, _ = fitted(given, model, one, {})
     with runtime.torch_settings(given), runtime.random_state_kept():
         return _Estimating(model, one if graphs is None else graphs, given, hardware, times).run()
 

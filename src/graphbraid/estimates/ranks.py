@@ -32,7 +32,6 @@ from graphbraid.graph import Graph
 from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.evaluate import outputs_in_chunks
 from graphbraid.train.option_checks import config_of_rank
 from graphbraid.train.run.ranks import NUM_EXTRA
 from graphbraid.train.run.setup import check_fanouts
@@ -229,12 +228,6 @@ class ShareTimes:
     """Seconds of a rank's own work for the sums of a step: it copies gradients to messages and back."""
     late_seconds: float = 0.0
     """Seconds by which the latest rank takes longer for a batch than a mean one, in the mean over batches."""
-    outputs_seconds: float = 0.0
-    """Seconds of a rank's part of a validation's outputs; 0 without validation."""
-    output_bytes: int = 0
-    """Bytes of the outputs of all nodes, which the first rank receives."""
-    eval_every: int = 1
-    """Number of epochs from one validation to the next."""
 
 
 def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | None = None) -> RankEpoch:
@@ -257,12 +250,7 @@ def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | Non
     tail = ring_sum(ranks, times.tail_bytes)
     epoch.run(cluster, part * (times.cycle_seconds - step), last, tail, times=count)
     epoch.waiting_seconds += times.num_batches * times.late_seconds / cluster.speed
-    trained = epoch.seconds
-    if times.outputs_seconds:
-        outputs = exchange(ranks, times.output_bytes * (ranks - 1) / ranks)
-        epoch.run(cluster, times.outputs_seconds, outputs, hiding=0.0, times=1 / times.eval_every)
     epoch.details = {
-        "validation_seconds": epoch.seconds - trained,
         "nodes": times.nodes,
         "read_by": ranks * times.nodes / (alone or times).nodes,
         "times": times,
@@ -277,7 +265,6 @@ def forecast_sampled(
     *,
     counts: Sequence[int],
     cluster: Cluster,
-    validates: bool = False,
     seconds: float = SECONDS,
 ) -> RanksForecast:
     """Predict epochs on mini-batches from steps on shares of them, on copies of the model.
@@ -288,7 +275,6 @@ def forecast_sampled(
         config: options of the run; its mode does not matter.
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
-        validates: whether an epoch has its share of a validation.
         seconds: approximate seconds to measure one number of ranks.
 
     Raises:
@@ -310,13 +296,13 @@ def forecast_sampled(
     with runtime.torch_settings(config), runtime.random_state_kept():
         for count in counts:
             trial = Trial(model, graph, config.updated(batch_size=max(1, round(most / count))))
-            found.append(_measured(trial, count, num_seeds / most, validates=validates, seconds=seconds))
+            found.append(_measured(trial, count, num_seeds / most, seconds))
     return RanksForecast(
         name=graph.name or "the graph at hand",
         num_nodes=graph.num_nodes,
         num_edges=graph.num_edges,
         epochs=tuple(predict_sampled(times, cluster, alone=found[0]) for times in found),
-        assumptions=tuple(_assumptions(config, others.share(), validates=validates)),
+        assumptions=tuple(_assumptions(config, others.share())),
         epoch={"num_seeds": num_seeds, "batch_size": most, "accumulate": config.accumulate},
     )
 
@@ -345,9 +331,7 @@ def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
     return config.updated(mode="sampled", trace=None, out_dir=None, checkpoint_every_steps=None, resume=False)
 
 
-def _measured(
-    trial: Trial, num_ranks: int, num_batches: float, *, validates: bool, seconds: float
-) -> ShareTimes:
+def _measured(trial: Trial, num_ranks: int, num_batches: float, seconds: float) -> ShareTimes:
     """Measure a rank's share of a batch, which is a batch of the trial."""
     trial.try_model()
     config, groups = trial.config, in_buckets(trial.runner.model.parameters())
@@ -366,7 +350,6 @@ def _measured(
     # The trial's epoch has a step for each rank and batch.
     steps = list[float]()
     epoch, _ = tried_epoch(trial, seconds=seconds, steps_seconds=steps)
-    outputs_seconds, output_bytes = _validation(trial, num_ranks) if validates else (0.0, 0)
     memory = sampled_needs(trial).host.must_bytes
     return ShareTimes(
         num_ranks=num_ranks,
@@ -380,9 +363,6 @@ def _measured(
         memory_bytes=memory + (sum(buckets) if num_ranks > 1 else 0),
         sum_seconds=sums,
         late_seconds=late_seconds(steps, num_ranks, config.accumulate),
-        outputs_seconds=outputs_seconds,
-        output_bytes=output_bytes,
-        eval_every=max(1, config.eval_every),
     )
 
 
@@ -409,42 +389,15 @@ def late_seconds(steps: Sequence[float], num_ranks: int, accumulate: int = 1) ->
     return max(0.0, largest - fmean(between))
 
 
-def _validation(trial: Trial, num_ranks: int) -> tuple[float, int]:
-    """Return the seconds of a rank's part of a validation, and the bytes of all outputs.
-
-    A sampled validation divides whole mini-batches, an exact one nodes. The largest part counts.
-    """
-    config, mode, nodes = trial.config, trial.config.eval_mode, trial.val_nodes
-    if nodes is None:
-        raise ConfigError(
-            "a validation was asked for, but the graph has no split 'val', or eval_every is 0; leave it out"
-        )
-    is_sampled = mode == "sampled"
-    part = -(-nodes.numel() // ((config.eval_batch_size if is_sampled else 1) * num_ranks))
-    own, steps = (nodes, (0, part)) if is_sampled else (nodes[:part], None)
-
-    def outputs() -> None:
-        for _ in outputs_in_chunks(trial.runner, config, own, mode, steps=steps):
-            pass
-
-    return repeated(lambda: timed(outputs), most=1.0), 4 * trial.task.width * nodes.numel()
-
-
-def _assumptions(config: TrainConfig, others: float | None, *, validates: bool) -> list[str]:
+def _assumptions(config: TrainConfig, others: float | None) -> list[str]:
     threads = f"{config.workers} sampling thread{'s' * (config.workers > 1)}"
     said = [
         "Every number of ranks was measured: steps on batches of a rank's number of seeds, with the threads "
         f"that a rank has, {threads} preparing later ones; nothing is extrapolated.",
         "Graph and features are in the memory of every rank, which gathers its own rows there.",
         "A last batch of fewer seeds takes as much less.",
+        "Validation, test and checkpoints are not in it.",
     ]
-    if validates:
-        said.append(
-            f"A validation ({config.eval_mode}) every {config.eval_every} epochs: each rank computes its "
-            "part, and the first one gets all outputs; to score them is not in it."
-        )
-    else:
-        said.append("Validation, test and checkpoints are not in it.")
     if others is not None and is_disturbed(others):
         said.append(
             f"Other programs used {others:.0%} of the cores meanwhile; measure again while nothing else runs."

@@ -48,11 +48,6 @@ _CHUNK_NODES = 64
 """Nodes with all their neighbours that exact inference of any module begins with."""
 _MOST_LAYER_BYTES = 1 << 30
 """Most bytes of a layer's rows for exact inference by layers to be tried."""
-_BESIDE = (
-    *("scheduler", "callbacks", "random", "progress", "log_position", "config"),
-    *("model_identity", "graph_identity", "info", "learned_rows"),
-)
-"""What else a checkpoint holds. It is small beside model and optimizer."""
 _CPU = torch.device("cpu")
 
 
@@ -355,7 +350,7 @@ def checkpoint_seconds(trial: Trial, num_steps: int) -> PartSeconds | None:
     while not place.is_dir() and place != place.parent:
         place = place.parent
     count = 1 + ((num_steps - 1) // every if every else 0)
-    contents = dict.fromkeys(_BESIDE, 0) | trial.learned()
+    contents = dict.fromkeys(checkpoint.KEYS, 0) | trial.learned()  # what is beside those is small
     try:
         with tempfile.TemporaryDirectory(prefix=".graphbraid-estimate-", dir=place) as made:
             path = Path(made) / "checkpoint.pt"

@@ -47,14 +47,13 @@ def read_yaml(path: Path) -> dict[str, Entry]:
     Raises:
         ConfigError: the file cannot be read, is not valid YAML, is not a mapping, or repeats a key.
     """
-    text = _text_of(path)
-    with _clear_errors(str(path)):
-        loader = _Loader(text)
-        try:
-            root = loader.get_single_node()
-            return {} if root is None else _entries(root, loader, path)
-        finally:
-            loader.dispose()
+    tree = read_tree(path)
+    if tree.value is None:
+        return {}
+    if not isinstance(tree.value, dict):
+        what = "a list" if isinstance(tree.value, list) else "a single value"
+        raise ConfigError(f"{path}: a mapping of options is needed, such as `epochs: 20`; it holds {what}")
+    return {str(key): Entry(value, tree.where([str(key)])) for key, value in tree.value.items()}
 
 
 def read_tree(path: Path) -> Tree:
@@ -172,19 +171,3 @@ def _clear_errors(where: str) -> Iterator[None]:
         if isinstance(error, ConfigError):
             raise
         raise ConfigError(f"{where}: not valid YAML: a value does not fit its tag ({error})") from error
-
-
-def _entries(root: yaml.Node, loader: yaml.SafeLoader, path: Path) -> dict[str, Entry]:
-    if not isinstance(root, yaml.MappingNode):
-        what = "a list" if isinstance(root, yaml.SequenceNode) else "a single value"
-        raise ConfigError(f"{path}: a mapping of options is needed, such as `epochs: 20`; it holds {what}")
-    entries: dict[str, Entry] = {}
-    for key_node, value_node in root.value:
-        key = str(key_node.value)
-        where = f"{path}:{key_node.start_mark.line + 1}"
-        if key in entries:
-            raise ConfigError(
-                f"{where}: the option {key!r} stands there twice; first at {entries[key].where}"
-            )
-        entries[key] = Entry(loader.construct_object(value_node, deep=True), where)
-    return entries

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from graphbraid.errors import ConfigError
 from graphbraid.train.option_values import names_with
@@ -202,20 +202,74 @@ def _check_device(name: str) -> None:
 # ---- options beside the task, the graph's types and the ranks
 
 
-def config_of_links(
-    model: nn.Module, config: TrainConfig, given: Mapping[str, Any], num_ranks: int
-) -> TrainConfig:
-    """Return the options of a run on links or on labels of edges, whose mode is ``sampled``.
+def fitted(
+    config: TrainConfig,
+    model: nn.Module,
+    graph: Graph,
+    given: Mapping[str, Any],
+    num_ranks: int = 1,
+) -> tuple[TrainConfig, str]:
+    """Return a run's options as model, graph and ranks allow, and why if these decide mode ``auto``.
 
     Args:
-        model: the model to train.
         config: options of the run.
-        given: ``tiers``, ``topology`` and ``accelerator`` of the Trainer; None where they were not given.
+        model: the model to train.
+        graph: the graph to train on; of many graphs, their union.
+        given: ``tiers``, ``topology`` and ``accelerator`` of the Trainer; None, or missing, if not given.
         num_ranks: number of ranks that train together.
 
     Raises:
-        ConfigError: an option does not go with links, or the model is no model of links.
+        ConfigError: an option was given that does not go with these; names it and says why.
     """
+    from graphbraid.nn import EdgeModel, LinkModel, ShardedEmbedding
+
+    reason = ""
+    if any(isinstance(module, ShardedEmbedding) for module in model.modules()):
+        config = _with_learned_rows(config, given)
+        reason = "a ShardedEmbedding brings the rows of mini-batches"
+    elif config.embedding_files is not None:
+        raise ConfigError(
+            f"embedding_files={str(config.embedding_files)!r} is for learned rows that ranks divide, and the "
+            "model has none; use nn.ShardedEmbedding or nn.NodeEmbedding(sharded=True), or leave it out."
+        )
+    if not graph.is_whole:
+        config = _on_parts(config, given, cast("ShardedGraph", graph))
+        reason = "each rank holds its own parts of the graph alone"
+    elif config.remote is not None:
+        raise ConfigError(
+            f"remote={config.remote!r} is memory for rows of other ranks' nodes, and every rank has all rows "
+            "of this graph; leave it out, or open parts of it (ShardedGraph.open, --parts)."
+        )
+    if config.task in ("link", "edge"):
+        return _of_links(config, model, given, num_ranks), reason
+    if config.task == "graph":
+        return _of_graphs(config, given), ""
+    if isinstance(model, LinkModel):
+        raise ConfigError("a LinkModel learns links, and task='node' learns labels; give task='link'.")
+    if isinstance(model, EdgeModel):
+        raise ConfigError("an EdgeModel learns labels of edges, and task='node' of nodes; give task='edge'.")
+    if not graph.is_typed:
+        if config.node_type is not None:
+            raise ConfigError(
+                f"node_type={config.node_type!r} chooses among node types, and the graph has one; leave it "
+                "out."
+            )
+        return config, reason
+    tiers = "tiers hold the rows and lists of one node type"
+    threads = "batches of several node types are prepared by the CPU's own threads"
+    _refuse("a graph with types", _of_placement(config, given, tiers, threads))
+    if num_ranks > 1 and config.mode == "full":
+        raise ConfigError(
+            f"{num_ranks} ranks do not divide a graph with types so far: use mini-batches (mode='sampled')."
+        )
+    if config.mode == "auto":
+        of_types = "a graph with types is trained on by mini-batches unless mode='full' is given"
+        return config.updated(mode="sampled"), reason or of_types
+    return config, reason
+
+
+def _of_links(config: TrainConfig, model: nn.Module, given: Mapping[str, Any], num_ranks: int) -> TrainConfig:
+    """Return the options of a run on links or on labels of edges, whose mode is ``sampled``."""
     from graphbraid.nn import EdgeModel, LinkModel
 
     if config.task == "edge" and not isinstance(model, EdgeModel):
@@ -228,9 +282,8 @@ def config_of_links(
             "task='link' trains an encoder and a predictor: give nn.LinkModel(encoder, nn.DotProduct()), or "
             f"another predictor; got {type(model).__name__}."
         )
-    mode = "full" if config.mode == "full" else None
     refused: list[tuple[str, Any, str]] = [
-        ("mode", mode, "the full-graph engine learns labels of nodes"),
+        ("mode", _full(config), "the full-graph engine learns labels of nodes"),
         ("node_type", config.node_type, "links are learned, not labels of nodes"),
     ]
     if config.task == "link":
@@ -249,21 +302,13 @@ def config_of_links(
     return config.updated(mode="sampled")
 
 
-def config_of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the options of a run on many graphs, whose mode is ``sampled``.
-
-    Args:
-        config: options of the run.
-        given: as for :func:`config_of_links`.
-
-    Raises:
-        ConfigError: an option does not go with batches of whole graphs.
-    """
+def _of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the options of a run on many graphs, whose mode is ``sampled``."""
     whole = "batches are of whole graphs"
     names = ("fanouts", "eval_fanouts", "layout", "replace", "hops")
     changed = [(name, getattr(config, name)) for name in names]
     refused = [
-        ("mode", "full" if config.mode == "full" else None, "graphs are learned batch by batch"),
+        ("mode", _full(config), "graphs are learned batch by batch"),
         ("node_type", config.node_type, "labels are those of graphs"),
         ("plan", config.plan, "one thread joins graphs"),
         *((name, None if value == _default(config, name) else value, whole) for name, value in changed),
@@ -272,59 +317,14 @@ def config_of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConf
     return config.updated(mode="sampled")
 
 
-def config_by_types(
-    graph: Graph, config: TrainConfig, given: Mapping[str, Any], num_ranks: int
-) -> tuple[TrainConfig, str]:
-    """Return the options of a run as a graph's types allow, with the reason if they decide mode ``auto``.
-
-    Args:
-        graph: the graph to train on.
-        config: options of the run.
-        given: as for :func:`config_of_links`.
-        num_ranks: number of ranks that train together.
-
-    Raises:
-        ConfigError: an option was given that does not go with the graph's types; names it and why.
-    """
-    if not graph.is_typed:
-        if config.node_type is not None:
-            raise ConfigError(
-                f"node_type={config.node_type!r} chooses among node types, and the graph has one; leave it "
-                "out."
-            )
-        return config, ""
-    tiers = "tiers hold the rows and lists of one node type"
-    threads = "batches of several node types are prepared by the CPU's own threads"
-    _refuse("a graph with types", _of_placement(config, given, tiers, threads))
-    if num_ranks > 1 and config.mode == "full":
-        raise ConfigError(
-            f"{num_ranks} ranks do not divide a graph with types so far: use mini-batches (mode='sampled')."
-        )
-    if config.mode == "auto":
-        reason = "a graph with types is trained on by mini-batches unless mode='full' is given"
-        return config.updated(mode="sampled"), reason
-    return config, ""
-
-
-def config_of_parts(
-    config: TrainConfig, given: Mapping[str, Any], graph: ShardedGraph
-) -> tuple[TrainConfig, str]:
-    """Return the options of a run on a graph that is divided among ranks, with the reason for mode ``auto``.
-
-    Args:
-        config: options of the run.
-        given: as for :func:`config_of_links`.
-        graph: the graph.
-
-    Raises:
-        ConfigError: an option was given that needs the whole graph; names it and why.
-    """
+def _on_parts(config: TrainConfig, given: Mapping[str, Any], graph: ShardedGraph) -> TrainConfig:
+    """Return the options of a run on a graph that is divided among ranks."""
     tiers = "features lie with their parts' ranks"
     threads = "batches are prepared by all ranks together"
     whole = "partition with --rows whole (rows='whole'), by which every rank maps all adjacency lists"
     learns_edges = config.task == "edge" or (config.task == "link" and graph.is_typed)
     refused = [
-        ("mode", "full" if config.mode == "full" else None, "the graph's other parts are on other ranks"),
+        ("mode", _full(config), "the graph's other parts are on other ranks"),
         (
             "task",
             config.task if learns_edges and graph.shards.lists == "parts" else None,
@@ -333,38 +333,29 @@ def config_of_parts(
         ("plan", config.plan, threads),
     ]
     _refuse("a graph that is divided among ranks", refused + _of_placement(config, given, tiers, threads))
-    return config.updated(mode="sampled"), "each rank holds its own parts of the graph alone"
+    return config.updated(mode="sampled")
 
 
-def config_of_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> tuple[TrainConfig, str]:
-    """Return the options of a run whose ranks divide learned rows, with the reason for mode ``auto``.
-
-    Args:
-        config: options of the run.
-        given: as for :func:`config_of_links`.
-
-    Raises:
-        ConfigError: an option was given that does not go with such rows; names it and why.
-    """
-    what = "a ShardedEmbedding"
+def _with_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
+    """Return the options of a run whose ranks divide learned rows."""
     by_name = isinstance(config.optimizer, str)
     if not by_name or str(config.optimizer).lower() not in SPARSE_OPTIMIZERS:
         shown = repr(config.optimizer) if by_name else "one of your own"
         raise ConfigError(
-            f"{what} needs an optimizer that updates only the rows of a batch: give optimizer= as one of "
-            f"{', '.join(SPARSE_OPTIMIZERS)}; got {shown}"
+            "a ShardedEmbedding needs an optimizer that updates only the rows of a batch: give optimizer= as "
+            f"one of {', '.join(SPARSE_OPTIMIZERS)}; got {shown}"
         )
     whole, copies = "a pass over the whole graph reads the rows of all nodes", "it is measured on copies"
     refused = [
-        ("mode", "full" if config.mode == "full" else None, whole),
+        ("mode", _full(config), whole),
         ("weight_decay", config.weight_decay or None, "rows that no batch reads would not decay"),
         ("plan", config.plan, copies),
         ("hot", config.hot or None, copies),
         ("tiers", config.tiers, copies),
-        ("accelerator", given["accelerator"], copies),
+        ("accelerator", given.get("accelerator"), copies),
     ]
-    _refuse(what, refused)
-    return config.updated(mode="sampled"), f"{what} brings the rows of mini-batches"
+    _refuse("a ShardedEmbedding", refused)
+    return config.updated(mode="sampled")
 
 
 def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
@@ -376,8 +367,12 @@ def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
     """
     reason = "several ranks share mini-batches" if config.mode == "auto" else ""
     others = names_with("files", type(config)) if rank > 0 else ()
-    mode = "full" if config.mode == "full" else "sampled"
+    mode = _full(config) or "sampled"
     return config.updated(mode=mode, **{name: _default(config, name) for name in others}), reason
+
+
+def _full(config: TrainConfig) -> str | None:
+    return "full" if config.mode == "full" else None
 
 
 def _of_placement(

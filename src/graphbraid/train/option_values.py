@@ -44,7 +44,6 @@ Fanout = Annotated[int, Field(ge=-1, le=MOST_COUNT), no_bool]
 
 
 def _as_fanouts(value: Any) -> Any:
-    """Split fanouts that are given as one text, such as ``15,10,5``."""
     if not isinstance(value, str):
         return value
     try:
@@ -82,7 +81,6 @@ NamedPath = Annotated[Path, BeforeValidator(_named)]
 
 
 def _as_relation(value: Any) -> Any:
-    """Split the three names of a relation, which the command line gives as ``user,rates,movie``."""
     return tuple(part.strip() for part in value.split(",")) if isinstance(value, str) else value
 
 

@@ -123,10 +123,12 @@ def set_random_state(state: dict[str, Any]) -> None:
     try:
         torch.set_rng_state(state["torch"].cpu())
         name, keys, position, has_gauss, gauss = state["numpy"]
+        if not 0 <= position <= len(keys):  # NumPy would read beyond its words
+            raise ValueError(f"a position of {position} among {len(keys)} words")
         np.random.set_state((name, keys.numpy().astype(np.uint32), position, has_gauss, gauss))  # noqa: NPY002
         version, internal, gauss_next = state["python"]
         random.setstate((version, tuple(internal.tolist()), gauss_next))
-    except (RuntimeError, ValueError) as error:
+    except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise DataError(f"a generator does not take its state from the checkpoint: {error}") from None
     if "cuda" in state:
         if len(state["cuda"]) != torch.cuda.device_count():

@@ -42,8 +42,14 @@ from graphbraid.train.inference.metrics import (
 )
 from graphbraid.train.run.fit import FitRun, Listeners
 from graphbraid.train.run.setup import check_fanouts
-from graphbraid.train.run_folder.checkpoint import load_rows, read_weights
-from graphbraid.train.run_folder.contract import Contract, graph_identity, learned_by, matched_to
+from graphbraid.train.run_folder.checkpoint import load_rows, read
+from graphbraid.train.run_folder.contract import (
+    Contract,
+    check_same_model,
+    graph_identity,
+    learned_by,
+    matched_to,
+)
 from graphbraid.train.run_folder.folder import RunFolder
 from graphbraid.train.runtime import SignalGuard, TrainerLock
 from graphbraid.train.step.links.runner import LinkRunner, runner_of
@@ -548,7 +554,8 @@ class Trainer:
             ConfigError: the file does not exist, or is of another model.
             DataError: the file is damaged, or the graph lacks a column, class or type; names it.
         """
-        contents = read_weights(path, self.model, trust=self.config.trust_checkpoint)
+        contents = read(path, trust=self.config.trust_checkpoint)
+        check_same_model(contents["model_identity"], self.model, path)
         learned = Contract.model_validate(contents["graph_identity"]["contract"])
         has_tiers = self.tiers is not None or self.topology is not None
         graph = matched_to(self.model, self.graph, learned, has_tiers=has_tiers)

@@ -54,9 +54,6 @@ def plan(
     mode: str | None = flag(
         None, "", "With --ranks: sampled, batches that ranks share, or full. (default: full)"
     ),
-    validation: bool = flag(
-        False, "--validation", "With --ranks --mode sampled: epochs with their validation."
-    ),
     hardware: Path | None = path_flag(
         None, "--hardware", "Plan for the machine, or with --ranks the cluster, of this file.", metavar="FILE"
     ),
@@ -91,12 +88,11 @@ def plan(
 
         run = resolve_given(given)
         unread = {"--profile": profile, "--batches": batches, "--out": out, "--save-profile": save_profile}
-        _refuse_unread(run, given, unread, validation=validation)
-        plan_ranks(run, ranks, hardware, validates=validation, json_output=json_output)
+        _refuse_unread(run, given, unread)
+        plan_ranks(run, ranks, hardware, json_output=json_output)
         return
-    for name, is_given in (("mode", mode is not None), ("validation", validation)):
-        if is_given:
-            raise ConfigError(f"--{name} is for predictions with --ranks; give --ranks, or leave it out")
+    if mode is not None:
+        raise ConfigError("--mode is for predictions with --ranks; give --ranks, or leave it out")
     from graphbraid.collective import make_plan
     from graphbraid.collective.plan.scheduler import Machine, alternatives
 
@@ -114,14 +110,11 @@ def plan(
         _show(found, others, out)
 
 
-def _refuse_unread(
-    run: ResolvedRun, given: GivenOptions, unread: Mapping[str, object], *, validation: bool
-) -> None:
+def _refuse_unread(run: ResolvedRun, given: GivenOptions, unread: Mapping[str, object]) -> None:
     """Refuse flags that say nothing about the training on ranks that is predicted."""
     of_batches: dict[str, object] = {}
     if not run.is_sampled:
         of_batches = {flag_of(name): given.values.get(name) for name in names_with("batches", TrainConfig)}
-        of_batches["--validation"] = validation or None
     for flag_given, value in {**of_batches, **unread, "--device": given.values.get("device")}.items():
         if value is not None:
             what = "training on mini-batches" if run.is_sampled else "training on the whole graph"
@@ -219,16 +212,13 @@ def parse_ranks(text: str) -> list[int]:
     return sorted({1, *given})
 
 
-def plan_ranks(
-    run: ResolvedRun, ranks: str, hardware: Path | None, *, validates: bool, json_output: bool
-) -> None:
+def plan_ranks(run: ResolvedRun, ranks: str, hardware: Path | None, *, json_output: bool) -> None:
     """Predict epochs on ranks and show them: of mini-batches if the run asks for these, else of whole graphs.
 
     Args:
         run: the options of the run.
         ranks: the numbers of ranks, as :func:`parse_ranks` takes them.
         hardware: file of the cluster. If None, the default one.
-        validates: whether epochs on mini-batches include their validation.
         json_output: whether to print JSON.
 
     Raises:
@@ -247,9 +237,7 @@ def plan_ranks(
 
         made = learning(run)
         graph, train = cast("Graph", made.graph), made.run.train
-        found = forecast_sampled(
-            made.model, graph, train, counts=counts, cluster=cluster, validates=validates
-        )
+        found = forecast_sampled(made.model, graph, train, counts=counts, cluster=cluster)
     else:
         found = _of_whole_graph(run, counts, cluster)
     if json_output:
@@ -345,7 +333,6 @@ def _show_ranks(found: RanksForecast, cluster: Cluster, source: str) -> None:
 
 
 def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[str, str]:
-    """Return the cells of a row by the names of their columns."""
     from graphbraid.collective.plan.times import format_seconds
     from graphbraid.files.writing import format_bytes
 
@@ -364,7 +351,6 @@ def _cells(forecast: RanksForecast, epoch: RankEpoch, cluster: Cluster) -> dict[
         cells["rows sent"] = format_bytes(round(epoch.sent_bytes))
     else:
         cells |= {
-            "validation": format_seconds(epoch.details["validation_seconds"]),
             "nodes of a share": f"{epoch.details['nodes']:,.0f}",
             "read by": f"{epoch.details['read_by']:.2f}",
             "sums sent": format_bytes(round(epoch.sent_bytes)),

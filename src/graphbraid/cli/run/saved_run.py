@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +22,12 @@ from graphbraid.cli.run.build import (
 )
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, RunSettings, parse_assignments, resolve
 from graphbraid.errors import ConfigError, DataError, ResourceError
-from graphbraid.files.checksums import unsealed
-from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import resource_error
 from graphbraid.files.yaml_file import read_yaml
 from graphbraid.graph import Graph
 from graphbraid.train.run_folder.contract import Contract, contract_in
-from graphbraid.train.run_folder.folder import CONFIG, folders_of_job
+from graphbraid.train.run_folder.folder import CONFIG, folders_of_job, read_config
 
 if TYPE_CHECKING:
     from torch import nn
@@ -49,21 +46,10 @@ def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract]:
         ConfigError: the folder does not hold a run made by the command line.
         DataError: its ``config.json`` is broken, or has changed since it was written.
     """
-    path = run_dir / "config.json"
-    try:
-        content = json.loads(read_text(path))
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{run_dir} holds no run: there is no {path}; name the folder a run left"
-        ) from error
-    except NotADirectoryError as error:
-        raise ConfigError(f"{run_dir} is a file; name the folder a run left") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from error
-    content = unsealed(content, path)
-    if isinstance(content, dict) and (unknown := set(content) - {"train", "info", "contract"}):
+    content, path = read_config(run_dir), run_dir / CONFIG
+    if unknown := set(content) - {"train", "info", "contract"}:
         raise DataError(f"{path} has an unknown field {min(unknown)!r}; was it changed since it was written?")
-    info = content.get("info") if isinstance(content, dict) else None
+    info = content.get("info")
     settings, outputs = (
         (info.get("settings"), info.get("outputs")) if isinstance(info, dict) else (None, None)
     )

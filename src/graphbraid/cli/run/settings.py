@@ -404,7 +404,6 @@ def with_flags(
 
 
 def _flags(*, in_panels: bool) -> Iterator[tuple[str, inspect.Parameter]]:
-    """Yield the parameter of each option that has a flag, by the option's name."""
     for kind in (RunSettings, TrainConfig):
         # Any class stands for the one that only PyTorch has: on a command line an optimizer is a name.
         hints = typing.get_type_hints(kind, localns={"Optimizer": object}, include_extras=True)

@@ -29,7 +29,7 @@ from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.metrics import LOSS, THRESHOLD, Kinds
 from graphbraid.train.run.setup import RunParts, set_up
 from graphbraid.train.run_folder import checkpoint
-from graphbraid.train.run_folder.checkpoint import check_fits, load_rows
+from graphbraid.train.run_folder.checkpoint import check_optimizer, load_rows
 from graphbraid.train.run_folder.contract import check_same, model_identity
 from graphbraid.train.run_folder.folder import (
     CONFIG,
@@ -89,7 +89,6 @@ def _key(position: int, callback: Callback) -> str:
 
 
 def _row(record: EpochRecord) -> dict[str, Any]:
-    """Return an epoch's row for ``metrics.csv``, by column."""
     first = {name: getattr(record, name) for name in ("epoch", "global_step", "train_loss")}
     last = {name: getattr(record, name) for name in ("learning_rate", "is_best")}
     val = {f"val_{name}": value for name, value in record.val.items()}
@@ -236,7 +235,6 @@ class FitRun:
         return True
 
     def _make_step(self, batches: Iterator[BatchShare]) -> StepRecord:
-        """Make a step over ``accumulate`` batches, or those left in the epoch, and update the progress."""
         progress, feed, accumulate = self._trainer.progress, self._parts.feed, self._config.accumulate
         first = progress.step * accumulate
         count = min(accumulate, feed.num_batches - first)
@@ -333,7 +331,6 @@ class FitRun:
         return result
 
     def _resources(self) -> Resources:
-        """Return the resources that the run has used."""
         device, counts = self._runner.device, getattr(self._runner.rows, "counts", None)
         return Resources(
             host_peak_bytes=own_peak_bytes(),
@@ -400,7 +397,6 @@ class Saving:
         """
         self._load(self._folder)
         if self._folder is not None:
-            self._folder.note_changes()
             self._describe(self._folder)
 
     def _describe(self, folder: RunFolder) -> None:
@@ -474,7 +470,7 @@ class Saving:
             contents = self._ranks.read_file(path, self._read)
         where = path or Path("the checkpoint of rank 0")
         check_same(contents, model, trainer.identity, trainer.config, where)
-        check_fits(contents, model, parts.optimizer, parts.steps_per_epoch, where)
+        check_optimizer(contents["optimizer"], parts.optimizer, where)
         model.load_state_dict(contents["model"])
         parts.optimizer.load_state_dict(contents["optimizer"])
         parts.schedule.load_state_dict(contents["scheduler"])

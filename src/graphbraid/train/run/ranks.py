@@ -367,7 +367,6 @@ def _bytes_of(parameter: Tensor) -> bytes:
 
 
 def _generator_state(device: torch.device) -> Tensor:
-    """Return the state of the generator that PyTorch draws from on a device."""
     return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
 
 

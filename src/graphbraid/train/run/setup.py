@@ -431,7 +431,6 @@ def width_and_bytes(model: nn.Module, graph: Graph) -> tuple[int, int]:
 
 
 def _reached(graph: Graph, seeds: int, fanouts: Sequence[int]) -> tuple[int, int]:
-    """Return bounds on the nodes and the edges of a batch."""
     nodes = last = min(seeds, graph.num_nodes)
     edges, relations = 0, len(graph.edge_types) if graph.is_typed else 1
     for fanout in fanouts:

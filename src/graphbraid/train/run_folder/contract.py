@@ -213,7 +213,6 @@ def _check_sentences(name: str, own: Sequence[Encoder], learned: Sequence[Encode
 
 
 def _selected(of: NodesOrEdges, rows: Features, own: Columns, learned: ColumnsEntry) -> Features:
-    """Return features with the columns that the model knows, in its order."""
     what = f"the features of {_text(of)!r}"
     if own.normalized != learned.normalized:
         was, now = ("were", "are not") if learned.normalized else ("were not", "are")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import logging
 import os
 import re
 import shutil
@@ -126,7 +125,6 @@ _PROBE = ".writable"
 _ROWS = re.compile(r"\.?rows-\d+-[0-9a-f]+")
 """Names of folders of learned rows that ranks divide, in ``checkpoints``."""
 _SUM = re.compile("[0-9a-f]{32}")
-_log = logging.getLogger(__name__)
 
 
 def folders_of_job(parent: Path) -> list[Path]:
@@ -250,18 +248,6 @@ class RunFolder:
         with atomic_write(self.path / name) as temporary:
             temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
 
-    def note_changes(self) -> None:
-        """Log which JSON files were changed since they were written, before they are written anew.
-
-        A resumed run does not depend on them, so it continues.
-        """
-        for name in (CONFIG, ENVIRONMENT, RESULT):
-            try:
-                if (self.path / name).exists():
-                    read_json(self.path / name)
-            except (DataError, ResourceError) as error:
-                _log.warning("%s The run goes on by its checkpoint and writes it anew.", error)
-
     def _refuse_the_users(self) -> None:
         """Check that the folder is empty or holds a run.
 
@@ -368,3 +354,17 @@ def read_json(file: Path) -> dict[str, Any]:
         raise DataError(f"{file} is damaged: its checksum has lost its name.")
     rest: dict[str, Any] = unsealed(content, file)
     return rest
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """Read the ``config.json`` of the run in a folder.
+
+    Raises:
+        ConfigError: the folder holds no run.
+        DataError, ResourceError: as :func:`read_json`.
+    """
+    if run.is_file():
+        raise ConfigError(f"{run} is a file; name the folder a run left")
+    if not (run / CONFIG).is_file():
+        raise ConfigError(f"{run} holds no run: there is no {run / CONFIG}; name the folder a run left")
+    return read_json(run / CONFIG)

@@ -12,7 +12,6 @@ import dataclasses
 import io
 import json
 import os
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -126,26 +125,8 @@ def _csv_line(values: Sequence[Any]) -> str:
     return text.getvalue()
 
 
-class _Numbers(Callback):
-    """Base class of callbacks that write losses, metrics and stage times by name, each at its step."""
-
-    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
-        """Write a step's loss and learning rate."""
-        of_step = {"train/loss": record.loss, "train/learning_rate": record.learning_rate}
-        self._write(of_step, record.global_step)
-
-    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Write an epoch's metrics and times at its last step."""
-        of_epoch = {f"val/{name}": value for name, value in record.val.items()}
-        of_epoch |= {f"seconds/{name}": value for name, value in record.seconds.items()}
-        self._write(of_epoch, record.global_step - 1)
-
-    @abstractmethod
-    def _write(self, values: dict[str, float], step: int) -> None: ...
-
-
 @typed
-class LogTo(_Numbers):
+class LogTo(Callback):
     """A callback that writes to a logger of PyTorch Lightning or Fabric: W&B, MLflow, Comet, CSV and others.
 
     Example::
@@ -180,15 +161,21 @@ class LogTo(_Numbers):
         options = {name: value for name, value in own.items() if value != plain[name]}
         self._call("log_hyperparams", options | dict(trainer.info))
 
-    def _write(self, values: dict[str, float], step: int) -> None:
-        if self._writes and values:
-            self.logger.log_metrics(values, step=step)
+    def on_step_end(self, trainer: Trainer, record: StepRecord) -> None:
+        """Write a step's loss and learning rate."""
+        of_step = {"train/loss": record.loss, "train/learning_rate": record.learning_rate}
+        self._write(of_step, record.global_step)
+
+    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
+        """Write an epoch's metrics and times at its last step."""
+        of_epoch = {f"val/{name}": value for name, value in record.val.items()}
+        of_epoch |= {f"seconds/{name}": value for name, value in record.seconds.items()}
+        self._write(of_epoch, record.global_step - 1)
 
     def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
         """Write the test's metrics, and finish the logger's run."""
-        if result.test:
-            of_test = {f"test/{name}": value for name, value in result.test.items()}
-            self._write(of_test, max(result.global_step - 1, 0))
+        of_test = {f"test/{name}": value for name, value in result.test.items()}
+        self._write(of_test, max(result.global_step - 1, 0))
         self._call("save")
         self._call("finalize", "success" if result.status != "interrupted" else "aborted")
 
@@ -196,48 +183,44 @@ class LogTo(_Numbers):
         """Finish the logger's run as failed."""
         self._call("finalize", "failed")
 
+    def _write(self, values: dict[str, float], step: int) -> None:
+        if self._writes and values:
+            self.logger.log_metrics(values, step=step)
+
     def _call(self, name: str, *values: Any) -> None:
         if self._writes and callable(method := getattr(self.logger, name, None)):
             method(*values)
 
 
-class TensorBoard(_Numbers):
-    """A callback that writes losses, metrics and stage times as TensorBoard events."""
+class _Events:
+    """TensorBoard's writer as a logger."""
 
-    def __init__(self, folder: Path) -> None:
-        """Check that the package is installed.
+    def __init__(self, writer: Any) -> None:
+        self._writer = writer
 
-        Raises:
-            MissingPackageError: ``tensorboard`` is not installed.
-        """
-        with needing("tensorboard=True needs the package tensorboard: pip install 'graphbraid[tensorboard]'"):
-            from torch.utils.tensorboard import SummaryWriter
-        self._make: Any = SummaryWriter
-        self._folder = folder
-        self._writer: Any = None
-
-    def on_fit_start(self, trainer: Trainer) -> None:
-        """Open the writer; a resumed run hides the events past its checkpoint."""
-        self._writer = self._make(str(self._folder), purge_step=trainer.progress.global_step)
-
-    def on_epoch_end(self, trainer: Trainer, record: EpochRecord) -> None:
-        """Write an epoch's metrics and times, and flush them."""
-        super().on_epoch_end(trainer, record)
-        self._writer.flush()
-
-    def _write(self, values: dict[str, float], step: int) -> None:
+    def log_metrics(self, values: dict[str, float], step: int) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
 
-    def on_fit_end(self, trainer: Trainer, result: RunResult) -> None:
-        """Close the writer."""
-        self._close()
+    def finalize(self, _status: str) -> None:
+        self._writer.close()
 
-    def on_exception(self, trainer: Trainer, error: BaseException) -> None:
-        """Close the writer."""
-        self._close()
 
-    def _close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+class TensorBoard(LogTo):
+    """A callback that writes losses, metrics and stage times as TensorBoard events.
+
+    Raises:
+        MissingPackageError: ``tensorboard`` is not installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        with needing("tensorboard=True needs the package tensorboard: pip install 'graphbraid[tensorboard]'"):
+            from torch.utils.tensorboard import SummaryWriter
+        self._open: Any = SummaryWriter
+        self._folder, self._writes = folder, False  # until there is a writer
+
+    def on_fit_start(self, trainer: Trainer) -> None:
+        """Open the writer; a resumed run hides the events past its checkpoint."""
+        step = trainer.progress.global_step
+        writer = self._open(str(self._folder), purge_step=step, flush_secs=10)
+        self.logger, self._writes = _Events(writer), True

@@ -333,7 +333,9 @@ class ModelRunner:
             ConfigError: the model has rows of another number of nodes, or of an earlier Trainer.
             ResourceError: the memory for them is not free.
         """
-        if not (modules := sharded_embeddings(self.model)):
+        named = self.model.named_modules()
+        modules = {name: one for name, one in named if isinstance(one, ShardedEmbedding)}
+        if not modules:
             return
         from graphbraid.distributed.ranks.transport import Alone  # here: few models have such rows
         from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges
@@ -640,11 +642,6 @@ def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
             f"{name} has num_nodes={module.num_nodes}, and the graph has {count} nodes{of_type}; "
             f"make it with {right}"
         )
-
-
-def sharded_embeddings(model: nn.Module) -> dict[str, ShardedEmbedding]:
-    """Return the modules of a model whose rows ranks divide, by their names."""
-    return {name: one for name, one in model.named_modules() if isinstance(one, ShardedEmbedding)}
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:

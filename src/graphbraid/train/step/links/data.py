@@ -397,7 +397,6 @@ def _told(splits: Mapping[str, Tensor]) -> str:
 
 
 def _stored_relations(graph: Graph) -> Tensor | None:
-    """Return the number of each stored edge's relation; None for a graph without types."""
     if graph.types is None:
         return None
     of_rows = []  # a row for each node and relation into its type, in the order of the relations
@@ -458,7 +457,6 @@ def _labelled(graph: Graph, learned: EdgeType, stored: _Stored) -> Tensor:
 
 
 def _places(graph: Graph, relation: Tensor) -> Tensor:
-    """Return the place of each stored edge in the lists of all relations; -1 if it was in no list."""
     if graph.edge_id is None:  # each relation is stored in the order of its list
         place = torch.empty_like(relation)
         place[relation.argsort(stable=True)] = torch.arange(relation.numel())

@@ -432,7 +432,6 @@ class LinkRunner(EndsRunner):
         return cast("LinkModel", self.model)
 
     def _known(self, relation: Tensor | None) -> Tensor | None:
-        """Return the relations for the predictor, if it knows any."""
         if relation is None or self.num_relations is None:
             return None
         return relation.to(self.device)
