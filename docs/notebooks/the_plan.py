@@ -45,7 +45,7 @@ from graphbraid.collective.run.trace import use, write_trace
 {name: f"{share:.0%}" for name, share in use(epoch.ops).items()}
 
 # %% [markdown]
-# The same as a page with lanes, the bound and a table of what would help. Open it in a browser.
+# The same as a page with lanes and the bound. Open it in a browser.
 
 # %%
 import tempfile

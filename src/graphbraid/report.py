@@ -20,7 +20,7 @@ import torch
 from pydantic import TypeAdapter
 
 from graphbraid.datasets.npy import Array
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import DataError
 from graphbraid.figures import (
     Points,
     bar_chart,
@@ -40,13 +40,12 @@ from graphbraid.files.opening import read_text
 from graphbraid.files.schema import checked
 from graphbraid.files.writing import format_bytes
 from graphbraid.sampling.rows.by_id import TierCounts
-from graphbraid.train.run_folder.folder import CONFIG, ENVIRONMENT, RESULT, read_json
+from graphbraid.train.run_folder.folder import ENVIRONMENT, RESULT, read_config, read_json
 from graphbraid.train.run_folder.loggers import METRICS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from graphbraid.collective.plan.simulator import StageRun
     from graphbraid.graph import Graph
 
 
@@ -79,9 +78,7 @@ class RunFiles:
             ConfigError: it holds no run.
             DataError: a file is damaged.
         """
-        if not (path / CONFIG).is_file():
-            raise ConfigError(f"{path} holds no run: there is no {path / CONFIG}; name the folder a run left")
-        config = read_json(path / CONFIG)
+        config = read_config(path)
         info = config.get("info") or {}
         return cls(
             path=path,
@@ -183,7 +180,7 @@ def placement(taken: Mapping[str, Any]) -> str:
 
 
 def plan_section(run: RunFiles) -> str:
-    """The plan of a run's mini-batches, and its timeline beside the measured one where a trace was kept."""
+    """The plan of a run's mini-batches and its timeline; the page of a trace has the measured one, too."""
     values = run.result.get("resources", {}).get("plan")
     if values is None:
         return ""
@@ -193,26 +190,13 @@ def plan_section(run: RunFiles) -> str:
     file = f"{run.path / RESULT}, resources.plan: "
     plan: Plan = checked(TypeAdapter(Plan), values, lambda text: DataError(file + text))
     shown = min(plan.num_batches, MOST_BATCHES)
-    measured = [op for op in traced(run) if op.step < shown]
-    lines = timelines(foreseen(plan, shown), measured, plan)
+    lines = timelines(foreseen(plan, shown), [], plan)
     drawn = (
         f"<p>The first {shown} of {plan.num_batches:,} batches of an epoch.</p>"
         if shown < plan.num_batches
         else ""
     )
     return f"<style>{TIMELINE_STYLE}</style>{table(plan.rows())}{drawn}{lines}"
-
-
-def traced(run: RunFiles) -> list[StageRun]:
-    """Stages of the epoch that the run's trace holds; none if another run has written that file since."""
-    from graphbraid.collective.run.trace import measured_ops
-
-    name = run.settings.get("trace")
-    files = [run.path / CONFIG, Path(name or ""), run.path / RESULT]
-    if not name or not all(file.is_file() for file in files):
-        return []
-    begun, written, ended = (file.stat().st_mtime_ns for file in files)
-    return measured_ops(Path(name)) if begun <= written <= ended else []
 
 
 def option_rows(settings: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -15,12 +15,10 @@ from graphbraid.collective.run.trace import (
     _waiting,
     foreseen,
     lanes,
-    measured_ops,
     trace_events,
     use,
     write_trace,
 )
-from graphbraid.errors import DataError
 
 TIMES = stage_times(0.004, 0.001, 0.001, 0.002, workers=2)
 
@@ -45,23 +43,7 @@ def test_a_trace_holds_measured_and_predicted_lanes(tmp_path):
     assert text.count("<rect") == 2 * 120
     assert "T_uva" in text
     assert "limits this epoch" in text
-    assert "link twice as fast" in text
     assert "http" not in text
-
-
-def test_the_measured_timeline_is_read_back(tmp_path):
-    executor = make_executor(TIMES, share=0.5)
-    for _ in executor:
-        pass
-    path, _ = write_trace(tmp_path / "out.json", executor.ops, executor.plan)
-    found = measured_ops(path)
-    whole = sorted(executor.ops, key=lambda op: (op.start, op.step))
-    assert [op[:2] + op[4:] for op in found] == [op[:2] + op[4:] for op in whole]
-    assert [op.end for op in found] == pytest.approx([op.end for op in whole], abs=1e-8)
-    for text in ("[]", "{", '{"traceEvents": [{}]}', '{"traceEvents": 3}'):
-        path.write_text(text)
-        with pytest.raises(DataError, match="no trace that graphbraid wrote"):
-            measured_ops(path)
 
 
 def test_where_cores_were_divided_by_trials_the_timeline_ends_when_the_plan_says():

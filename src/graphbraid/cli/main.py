@@ -38,7 +38,6 @@ EPILOG = (
 
 
 def _summary(name: str) -> str:
-    """Return the first line of a command's docstring."""
     # It is cut from the text of the module: importing all of them would take most of the time of --help.
     try:
         source = pkgutil.get_data(__package__, f"commands/{COMMANDS[name]}.py") or b""

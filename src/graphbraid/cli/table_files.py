@@ -62,7 +62,6 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[list[Any]]:
 
 
 def _lines(path: Path, what: str) -> list[str]:
-    """Return the lines of a text file that are not blank."""
     try:
         # str.splitlines would also divide an id at a form feed, or at another of the rarer line separators.
         return [line for line in read_text(path).split("\n") if line.strip()]

@@ -28,22 +28,6 @@ _ZIP_END = b"PK\x05\x06"  # signature of a zip file's last record: 22 bytes, end
 _ZIP_END_BYTES = 22
 
 
-class Checksum:
-    """A checksum of bytes that are given in parts."""
-
-    def __init__(self) -> None:
-        self._state = xxhash.xxh3_128()
-
-    def add(self, part: bytes | bytearray | memoryview) -> None:
-        """Add the next bytes."""
-        self._state.update(part)
-
-    @property
-    def text(self) -> str:
-        """The checksum so far, as 32 hexadecimal digits."""
-        return self._state.hexdigest()
-
-
 def of_file(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
     """Return the checksum of a file's first ``num_bytes`` bytes. If None, of the whole file."""
     with open_file(path) as file:
@@ -51,7 +35,7 @@ def of_file(path: str | os.PathLike[str], num_bytes: int | None = None) -> str:
 
 
 def _of_stream(file: BinaryIO, path: str | os.PathLike[str], num_bytes: int | None) -> str:
-    checksum, buffer = Checksum(), memoryview(bytearray(_CHUNK))
+    checksum, buffer = xxhash.xxh3_128(), memoryview(bytearray(_CHUNK))
     left = num_bytes
     total = os.fstat(file.fileno()).st_size if num_bytes is None else num_bytes
     with stage(f"checking {Path(path).name}", total) as advance:
@@ -59,10 +43,10 @@ def _of_stream(file: BinaryIO, path: str | os.PathLike[str], num_bytes: int | No
             count = file.readinto(buffer if left is None else buffer[:left])  # type: ignore[attr-defined]
             if not count:
                 break
-            checksum.add(buffer[:count])
+            checksum.update(buffer[:count])
             left = None if left is None else left - count
             advance(count)
-    return checksum.text
+    return checksum.hexdigest()
 
 
 # ---- JSON
@@ -94,9 +78,7 @@ def _of_values(values: Mapping[str, Any]) -> str:
     """Return the checksum of the content, so that whitespace and the order of fields do not matter."""
     as_read = json.loads(json.dumps(values))
     text = json.dumps(as_read, sort_keys=True, separators=(",", ":"))
-    checksum = Checksum()
-    checksum.add(text.encode())
-    return checksum.text
+    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 # ---- zip files

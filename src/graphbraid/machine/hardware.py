@@ -101,32 +101,8 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     return folders
 
 
-_INSTRUCTION_SETS = (
-    "avx2",
-    "fma",
-    "f16c",
-    "bmi2",
-    "avx512f",
-    "avx512vl",
-    "avx512bw",
-    "avx512dq",
-    "avx512_bf16",
-    "amx_bf16",
-)
 ROOT = Path("/")
 """Folder that holds ``proc`` and ``sys``."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Cache:
-    """One cache of the first usable core."""
-
-    level: int
-    kind: str
-    """``data``, ``instruction`` or ``unified``."""
-    size_bytes: int
-    shared_by: int
-    """Number of logical cores that share it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,7 +114,6 @@ class Gpu:
     memory_bytes: int
     capability: str
     """Compute capability, such as ``9.0``."""
-    multiprocessors: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,10 +122,6 @@ class Hardware:
 
     cpu_model: str
     architecture: str
-    instruction_sets: tuple[str, ...]
-    """Supported instruction sets, among those the kernels use."""
-    physical_cores: int | None
-    """Number of physical cores of the whole machine."""
     logical_cores: int
     """Number of logical cores of the whole machine, counting hyper-threads."""
     usable_cores: int
@@ -162,8 +133,6 @@ class Hardware:
     """Memory that can be allocated now without swapping, within the container's limit."""
     memory_limit_bytes: int | None
     """The container's memory limit, or None without one."""
-    page_bytes: int
-    caches: tuple[Cache, ...]
     gpus: tuple[Gpu, ...]
 
     @classmethod
@@ -176,23 +145,19 @@ class Hardware:
         if root is not None:
             check_type(root, "root", (str, os.PathLike), "a path", error=ConfigError)
         root = ROOT if root is None else Path(root)
-        cpu = read(root / "proc/cpuinfo")
-        flags = set(_field(cpu, "flags").split())
+        model = re.search(r"^model name\s*:\s*(.*)$", read(root / "proc/cpuinfo"), re.MULTILINE)
+        cores = os.cpu_count() or 1
         total, _ = _memory(read(root / "proc/meminfo"))
         limit, _ = memory_limit(root)
         return cls(
-            cpu_model=_field(cpu, "model name") or platform.processor() or platform.machine(),
+            cpu_model=(model[1].strip() if model else "") or platform.processor() or platform.machine(),
             architecture=platform.machine(),
-            instruction_sets=tuple(name for name in _INSTRUCTION_SETS if name in flags),
-            physical_cores=_physical_cores(cpu),
-            logical_cores=os.cpu_count() or 1,
-            usable_cores=_usable_cores(),
+            logical_cores=cores,
+            usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
             quota_cores=cpu_quota(root),
             memory_total_bytes=total,
             memory_available_bytes=free_memory_bytes(root=root),
             memory_limit_bytes=limit,
-            page_bytes=os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096,
-            caches=_caches(root),
             gpus=_gpus(),
         )
 
@@ -211,11 +176,8 @@ class Hardware:
         """Return the lines of the printed record, each a label and a value."""
         rows = [
             ("processor", f"{self.cpu_model} ({self.architecture})"),
-            ("instruction sets", " ".join(self.instruction_sets) or "none that the kernels use"),
             ("cores", self._cores()),
             ("memory", self._memory()),
-            ("caches", ", ".join(_cache_text(cache) for cache in self.caches) or "unknown"),
-            ("page size", format_bytes(self.page_bytes)),
         ]
         rows += [(f"GPU {gpu.index}", f"{gpu.name}, {format_bytes(gpu.memory_bytes)}") for gpu in self.gpus]
         return rows if self.gpus else [*rows, ("GPU", "none that PyTorch can use")]
@@ -226,13 +188,8 @@ class Hardware:
 
     def _cores(self) -> str:
         text = f"{self.usable_cores} usable of {self.logical_cores} logical"
-        if self.physical_cores is not None:
-            text += f", {self.physical_cores} physical"
-        return (
-            text
-            if self.quota_cores is None
-            else f"{text}; the container grants {self.quota_cores:g} cores' time"
-        )
+        grant = self.quota_cores
+        return text if grant is None else f"{text}; the container grants {grant:g} cores' time"
 
     def _memory(self) -> str:
         if self.memory_total_bytes is None or self.memory_available_bytes is None:
@@ -319,29 +276,6 @@ def _own_bytes(field: str) -> int | None:
     return int(found[1]) * 1024 if found else None
 
 
-def _cache_text(cache: Cache) -> str:
-    letter = {"data": "d", "instruction": "i"}.get(cache.kind, "")
-    return f"L{cache.level}{letter} {format_bytes(cache.size_bytes)}"
-
-
-def _field(cpuinfo: str, name: str) -> str:
-    match = re.search(rf"^{re.escape(name)}\s*:\s*(.*)$", cpuinfo, re.MULTILINE)
-    return match.group(1).strip() if match else ""
-
-
-def _physical_cores(cpuinfo: str) -> int | None:
-    """Count the distinct (socket, core) pairs; None where the system lists no such ids, as on ARM."""
-    sockets = re.findall(r"^physical id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
-    cores = re.findall(r"^core id\s*:\s*(\d+)", cpuinfo, re.MULTILINE)
-    return len(set(zip(sockets, cores, strict=True))) if sockets and len(sockets) == len(cores) else None
-
-
-def _usable_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def _memory(meminfo: str) -> tuple[int | None, int | None]:
     """Return the total and the available bytes."""
 
@@ -350,34 +284,6 @@ def _memory(meminfo: str) -> tuple[int | None, int | None]:
         return int(match.group(1)) * 1024 if match else None
 
     return kilobytes("MemTotal"), kilobytes("MemAvailable")
-
-
-def _caches(root: Path) -> tuple[Cache, ...]:
-    core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    caches = []
-    for folder in sorted((root / f"sys/devices/system/cpu/cpu{core}/cache").glob("index*")):
-        match = re.fullmatch(r"(\d+)([KMG]?)", read(folder / "size").strip())
-        level = read(folder / "level").strip()
-        if match and level.isdigit():
-            scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}[match.group(2)]
-            caches.append(
-                Cache(
-                    level=int(level),
-                    kind=read(folder / "type").strip().lower(),
-                    size_bytes=int(match.group(1)) * scale,
-                    shared_by=_count_cpu_list(read(folder / "shared_cpu_list")),
-                )
-            )
-    return tuple(caches)
-
-
-def _count_cpu_list(text: str) -> int:
-    """Count the cores in a list in the Linux kernel's format, such as ``0-3,8``."""
-    count = 0
-    for part in filter(None, text.strip().split(",")):
-        first, _, last = part.partition("-")
-        count += int(last or first) - int(first) + 1
-    return max(count, 1)
 
 
 def _gpus() -> tuple[Gpu, ...]:
@@ -394,7 +300,6 @@ def _gpus() -> tuple[Gpu, ...]:
                 name=properties.name,
                 memory_bytes=properties.total_memory,
                 capability=f"{properties.major}.{properties.minor}",
-                multiprocessors=properties.multi_processor_count,
             )
         )
     return tuple(gpus)

@@ -203,7 +203,6 @@ _DECIDED = {
 
 
 def _decided_rows(columns: Mapping[str, Sequence[TypedColumn]]) -> list[tuple[str, ...]]:
-    """Return a row for each column of the tables, with its inferred kind."""
     return [
         (f"{name}.{one.column}", one.kind, one.how or "left out", str(one.width), one.why)
         for name, of in columns.items()

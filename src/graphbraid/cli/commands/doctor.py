@@ -91,7 +91,6 @@ def _kernels() -> dict[str, Any]:
 
 
 def _rates() -> dict[str, Any]:
-    """Return the rates of this machine in full-graph training's cost model; empty if no kernel can run."""
     from graphbraid.fullgraph.rates import measured_rates
 
     try:

@@ -147,7 +147,6 @@ def _features(nodes: Graph | NodeSet) -> str:
 
 
 def _dtype_of(x: Features) -> str:
-    """Return the name of the dtype in which features are kept."""
     from graphbraid.graph.scaled_features import stored_rows
 
     rows = stored_rows(x)

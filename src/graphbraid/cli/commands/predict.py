@@ -165,7 +165,6 @@ _FOR = {"--nodes": ("node",), "--pairs": ("link",), "--known": ("link",)}
 
 
 def _refuse_others(task: str, given: dict[str, bool]) -> None:
-    """Refuse options that are for predictions of another kind."""
     for option, is_given in given.items():
         of = _FOR.get(option, ("node", "edge", "graph"))
         if is_given and task not in of:
@@ -232,7 +231,6 @@ def _predicted(
 
 
 def _names(found: TrainedRun, ids: Tensor) -> dict[str, np.ndarray[Any, Any]]:
-    """Return columns with the ids of the predicted nodes, ends of edges, or graphs."""
     runner: Any = found.trainer.runner
     if found.run.train.task == "edge":
         ends = runner.data.ends

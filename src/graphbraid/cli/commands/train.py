@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
+from typing import TYPE_CHECKING, Annotated, cast, get_args
 
 import typer
 
@@ -35,7 +35,7 @@ from graphbraid.train.config import RUN
 if TYPE_CHECKING:
     from graphbraid.estimates.records import Estimate
     from graphbraid.graph import Graph
-    from graphbraid.train import Callback, RunResult, Trainer
+    from graphbraid.train import Callback, Trainer
 
 
 RanksOption = Annotated[
@@ -134,13 +134,13 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, *, quiet: bool, json_outpu
     with listening(None):  # the run has a bar of its own
         result = trainer.fit()
     if run_dir is not None:
+        held = (path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith("."))
+        files = sorted(str(path.relative_to(run_dir)) for path in held)
         if json_output:
-            print_json(_result_json(run, result, run_dir))
+            shown = {"run_dir": str(run_dir), "files": files, "options": run.saved()}
+            print_json(shown | {"result": result.to_json()})
         console.print()
-        taken = _stage_seconds(result).items()
-        rows = [(_STAGES[stage][0], f"{seconds:.2f}", _STAGES[stage][1]) for stage, seconds in taken]
-        console.print(table({"stage": "cyan", "seconds": "right", "": "dim"}, rows, "time per stage"))
-        say(console, "files: {}", ", ".join(_run_files(run_dir)))
+        say(console, "files: {}", ", ".join(files))
     if result.status == "interrupted":
         say(console, "go on with: graphbraid train --resume --out {}", run_dir)
         raise typer.Exit(INTERRUPTED)
@@ -175,46 +175,6 @@ def _make_trainer(run: ResolvedRun, callbacks: list[Callback]) -> tuple[Trainer,
         **chosen,
         **({"tiers": trainer.tiers_reason} if trainer.tiers_reason else {}),
         "files in": str(run.train.out_dir),
-    }
-
-
-# Label and note of each stage's clock; see graphbraid.train.step.step. Sampling overlaps with the model.
-_STAGES = {
-    "sample": ("sampling", "in the sampling threads, beside the model"),
-    "gather": ("gathering", "in the sampling threads, beside the model"),
-    "wait": ("waiting", "the model waited for a batch"),
-    "model": ("model", "forward, backward and the optimizer's step"),
-    "evaluate": ("evaluation", "validation"),
-    "checkpoint": ("checkpoints", "writing them"),
-    "epoch": ("all epochs", "on the wall"),
-}
-
-
-def _stage_seconds(result: RunResult) -> dict[str, float]:
-    """Return the seconds of each stage, summed over the run's epochs; with the checkpoint that ended it."""
-
-    def total(stage: str) -> float:
-        return sum(float(row.get(f"{stage}_seconds") or 0.0) for row in result.history)
-
-    seconds = {stage: total(stage) for stage in _STAGES} | {"model": total("forward") + total("backward")}
-    seconds["checkpoint"] += result.last_checkpoint_seconds
-    return seconds
-
-
-def _run_files(run_dir: Path) -> list[str]:
-    """Return the names of the run's files, relative to its folder."""
-    files = (path for path in run_dir.rglob("*") if path.is_file() and not path.name.startswith("."))
-    return sorted(str(path.relative_to(run_dir)) for path in files)
-
-
-def _result_json(run: ResolvedRun, result: RunResult, run_dir: Path) -> dict[str, Any]:
-    """Return the output of ``--json``."""
-    return {
-        "run_dir": str(run_dir),
-        "files": _run_files(run_dir),
-        "options": run.saved(),
-        "stage_seconds": _stage_seconds(result),
-        "result": result.to_json(),
     }
 
 

@@ -225,7 +225,6 @@ def held_list_bytes(lists: Tensor, context: Context) -> int:
 
 
 def _curve_of_lists(context: Context) -> Curve:
-    """The curve of the lists that are not empty."""
     csc, sampler = context.source.graph.csc, context.sampler
     degrees = csc.degrees()
     filled = degrees.nonzero().flatten()
@@ -239,7 +238,6 @@ def _curve_of_lists(context: Context) -> Curve:
 
 
 def _weight_bytes(context: Context) -> int:
-    """Bytes of each edge that draws by weight read beside its id: running sums, or the weights."""
     if not context.sampler.weighted:
         return 0
     return SUM_BYTES if context.sampler.replace else WEIGHT_BYTES
@@ -407,7 +405,6 @@ def _hot_rows(ids: Tensor, context: Context) -> DeviceCache:
 
 
 def _hot_bytes(hot: DeviceCache | None, context: Context) -> int:
-    """Device memory of rows that the features' tiers keep there."""
     x = context.source.graph.x
     if hot is None or isinstance(x, SparseFeatures | None):
         return 0

@@ -121,8 +121,7 @@ def ahead_of(cores: Arrangement, profile: Profile, limits: Limits) -> int:
 def plan_of_trials(profile: Profile, num_batches: int, limits: Limits) -> Plan:
     """Return the plan for the arrangement with the fastest trial."""
     best, *others = sorted(profile.trials, key=lambda trial: trial.seconds)
-    fitting = [times for times in profile.times if times.workers <= best.cores.workers]
-    times = (fitting or profile.times)[-1]
+    times = _nearest(profile.times, best.cores.workers)
     alone, cores = profile.times[-1], max(trial.cores.threads for trial in profile.trials)
     work = min(t.cpu.seconds for t in profile.times) + alone.model.seconds * max(1, cores - alone.workers)
     return Plan(
@@ -380,7 +379,6 @@ class _Search:
         return roomy if roomy.seconds <= most else best
 
     def _schedule(self, candidate: _Candidate) -> SimulatedEpoch:
-        """Simulate the greedy schedule of a candidate."""
         c = candidate
         if c.stock is None or c.num_cpu in (0, self.num_batches):
             return self._fixed(c)
@@ -388,7 +386,6 @@ class _Search:
         return braid(c.times, self.num_batches, c.num_cpu, c.stock, c.setting())
 
     def _fixed(self, candidate: _Candidate) -> SimulatedEpoch:
-        """Simulate a candidate with its routes fixed in advance."""
         self._tries_left -= 1
         c, n = candidate, self.num_batches
         routes = braid_routes(c.times, n, c.num_cpu, c.stock, c.setting())

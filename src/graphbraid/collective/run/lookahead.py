@@ -270,5 +270,4 @@ class RowBuffer:
 
 
 def _make_ring(capacity: int, rows: Tensor) -> Tensor:
-    """Allocate ``capacity`` rows of the same width, dtype and device as ``rows``."""
     return rows.new_empty(capacity, rows.shape[1])

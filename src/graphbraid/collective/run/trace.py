@@ -9,12 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from graphbraid.collective.plan.plan import Plan
-from graphbraid.collective.plan.scheduler import Machine, alternatives, simulated
-from graphbraid.collective.plan.simulator import STAGES, Resource, Stage, StageRun
-from graphbraid.collective.plan.times import Profile, format_seconds
-from graphbraid.errors import DataError
+from graphbraid.collective.plan.scheduler import simulated
+from graphbraid.collective.plan.simulator import Resource, Stage, StageRun
+from graphbraid.collective.plan.times import format_seconds
 from graphbraid.figures import page, table
-from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
 
 _NAMES: dict[Stage, str] = {
@@ -149,7 +147,7 @@ _ZOOM = "document.documentElement.style.setProperty('--zoom',this.value)"
 
 
 def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) -> str:
-    """Return the page: both timelines on one axis, how busy each resource was, and what would help."""
+    """Return the page: both timelines on one axis, and how busy each resource was."""
     took, planned = (max((op.end for op in each), default=0.0) for each in (ops, predicted))
     said = (
         f"The epoch took {format_seconds(took)}; {format_seconds(planned)} were predicted. No schedule "
@@ -158,7 +156,7 @@ def _page(ops: Sequence[StageRun], predicted: Sequence[StageRun], plan: Plan) ->
     )
     zoom = f'<label>Zoom <input type="range" min="1" max="40" value="1" step="0.5" oninput="{_ZOOM}"></label>'
     drawn = f"<style>{TIMELINE_STYLE}</style><p>{said}</p>{zoom}{timelines(predicted, ops, plan)}"
-    sections = [("Timelines", drawn), ("Plan", table(plan.rows())), ("What would help", _what_if(plan))]
+    sections = [("Timelines", drawn), ("Plan", table(plan.rows()))]
     return page("An epoch's timeline", sections)
 
 
@@ -184,31 +182,6 @@ def timelines(predicted: Sequence[StageRun], measured: Sequence[StageRun], plan:
 def _bound(ops: Sequence[StageRun], plan: Plan) -> float:
     """Return the bound of a timeline, which may be of another number of batches than the plan."""
     return plan.bound_seconds * len({op.step for op in ops}) / plan.num_batches
-
-
-def measured_ops(path: Path) -> list[StageRun]:
-    """Read the measured timeline of a file that :func:`write_trace` wrote.
-
-    Raises:
-        DataError: it is no such file.
-    """
-    try:
-        events = [event for event in json.loads(read_text(path))["traceEvents"] if event["pid"] == 1]
-        lane = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
-        found = {
-            StageRun(
-                event["cat"],
-                int(event["args"]["step"]),
-                event["ts"] / 1e6,
-                (event["ts"] + event["dur"]) / 1e6,
-                int(lane[event["tid"]].removeprefix("worker ")) if event["cat"] == "cpu" else 0,
-            )
-            for event in events
-            if event["ph"] == "X" and event["cat"] in STAGES
-        }
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise DataError(f"{path} is no trace that graphbraid wrote: {error!r}") from None
-    return sorted(found, key=lambda op: (op.start, op.step))
 
 
 def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ticks: str) -> str:
@@ -263,12 +236,3 @@ def _waiting(ops: Sequence[StageRun]) -> list[tuple[float, int]]:
         level += change
         found.append((at, level))
     return found
-
-
-def _what_if(plan: Plan) -> str:
-    """Return a table of the epoch on other hardware; none where the cores were divided by trials."""
-    if plan.cores is not None:
-        return ""
-    others = alternatives(Profile(times=(plan.times,)), plan.num_batches, Machine())
-    rows = [(name, format_seconds(other.predicted_seconds), other.limit) for name, other in others]
-    return table(rows, ("with", "an epoch", "limited by"))

@@ -15,13 +15,14 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
+import xxhash
 from pydantic import BaseModel, TypeAdapter
 from torch import Tensor
 
 from graphbraid.arguments import shown
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.block_sums import BLOCK_BYTES, BlockSums
-from graphbraid.files.checksums import Checksum, of_file, sealed, unsealed
+from graphbraid.files.checksums import of_file, sealed, unsealed
 from graphbraid.files.mapped import header_bytes, numpy_dtype, read_alone, remember, without_padding
 from graphbraid.files.opening import open_file, read_text
 from graphbraid.files.progress import stage
@@ -306,18 +307,18 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
     if dtype not in _DTYPES:
         raise DataError(f"{path.stem} has dtype {array.dtype}, which the store does not keep")
     header = {"descr": numpy_dtype(array.dtype).str, "fortran_order": False, "shape": array.shape}
-    checksum = Checksum()
+    checksum = xxhash.xxh3_128()
     writing = stage(f"writing {path.name}", array.nbytes)
     with path.open("w+b", buffering=0) as file, writing as advance:
         begin = header_bytes(header, least=0 if sums is None else BLOCK_BYTES)
         file.write(begin)
-        checksum.add(begin)
+        checksum.update(begin)
         if sums is not None:
             sums.add(begin)
         needed = len(begin) + array.nbytes
         for part in array.parts():
             for data in _bytes_of(part):
-                checksum.add(data)
+                checksum.update(data)
                 if sums is not None:
                     sums.add(data)
                 rest = data
@@ -327,7 +328,7 @@ def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) ->
         size = file.tell()
     assert size == needed, f"the parts of {path.stem} have {size} bytes and not {needed}"
     shape = list(array.shape)
-    return {"file": path.name, "dtype": dtype, "shape": shape, "bytes": size, "xxh3": checksum.text}
+    return {"file": path.name, "dtype": dtype, "shape": shape, "bytes": size, "xxh3": checksum.hexdigest()}
 
 
 def _bytes_of(tensor: Tensor) -> Iterator[memoryview]:
