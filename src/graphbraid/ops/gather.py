@@ -55,7 +55,8 @@ def gather_rows(
     if not trusted:
         _check_range(ids, x.shape[0], "ids", "x")
     x = x.detach()
-    if _given(x.dtype, dtype, is_scaled=scale is not None) != x.dtype:
+    converts = dtype is not None or scale is not None
+    if converts and _given(x.dtype, dtype, is_scaled=scale is not None) != x.dtype:
         return _as_float(x, scale, ids)
     if not x.is_contiguous() or x.numel() == 0 or ids.numel() == 0:
         return torch.index_select(x, 0, ids)

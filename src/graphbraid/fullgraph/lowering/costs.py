@@ -35,11 +35,7 @@ class Link:
 
     @classmethod
     def from_json(cls, found: Any) -> Link:
-        """Return a link read from a file, once checked.
-
-        Raises:
-            TypeError, ValueError: ``found`` is not a mapping from the fields to positive numbers.
-        """
+        """Return a link read from a file; raise TypeError or ValueError unless it has positive numbers."""
         return cls(**sound_seconds(found))
 
 
@@ -77,11 +73,7 @@ class Evidence:
 
 
 def sound_seconds(found: Any) -> dict[str, float]:
-    """Return seconds by name read from a file, once checked.
-
-    Raises:
-        ValueError: ``found`` is not a mapping from names to positive numbers.
-    """
+    """Return seconds by name read from a file; raise ValueError unless they are positive numbers."""
     if not isinstance(found, dict):
         raise ValueError("measurements must be seconds by name")
     for name, seconds in found.items():

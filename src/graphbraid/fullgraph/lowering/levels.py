@@ -235,8 +235,7 @@ def renumbered_edges(
 def computed_between(edges: ComputedEdges, whole: Csc, block: Block) -> tuple[Csc, tuple[Tensor, ...]]:
     """Return the edges computed of a graph between two levels, and their float32 values.
 
-    Raises:
-        ConfigError: one leads from a node that the earlier level does not hold.
+    It is a ConfigError if one leads from a node that the earlier level does not hold.
     """
     found, values = edges.of(whole, torch.float32)
     if block.sources is None and block.destinations is None:
@@ -282,11 +281,7 @@ def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def aggregation(adjacency: AdjacencyMatrix, csc: Csc, dtype: torch.dtype = torch.float32) -> Aggregation:
-    """Return the linear map over a graph that an adjacency stands for, with coefficients of ``dtype``.
-
-    Raises:
-        ValueError: the adjacency is of an unknown kind.
-    """
+    """Return the linear map over a graph that an adjacency stands for, with coefficients of ``dtype``."""
     whole = _unscaled(adjacency, csc, dtype)
     if adjacency.scale == 1:
         return whole

@@ -252,11 +252,7 @@ def _passed(
 
 
 def check_kernels(program: ir.Program, device: Device) -> None:
-    """Check that every operation of a program has a kernel on a device.
-
-    Raises:
-        NotLoweredError: one has none; the message names it.
-    """
+    """Raise NotLoweredError, which names it, if an operation of a program has no kernel on a device."""
     for op in () if device.is_host else program.ops:
         if isinstance(op, ir.Attention) and op.reads_edges:
             what = f"attention to edge features has no kernel on {device.place}"

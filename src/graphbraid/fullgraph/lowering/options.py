@@ -99,11 +99,7 @@ class StreamedFeatures:
 
 
 def streamed(program: ir.Program) -> ir.Program:
-    """Return a program, as it was read, whose features are to be streamed.
-
-    Raises:
-        ConfigError: it is one over relations.
-    """
+    """Return a program, as it was read, whose features are to be streamed; ConfigError if over relations."""
     if program.by_relation:
         raise ConfigError(
             "features are streamed in graphs of one type, and this model has layers over relations."
@@ -243,11 +239,7 @@ class CompileOptions:
 
 
 def names_of(passes: Iterable[str]) -> frozenset[str]:
-    """Return the names of lowering passes as a set.
-
-    Raises:
-        ConfigError: ``passes`` is not an iterable of names.
-    """
+    """Return the names of lowering passes as a set; raise ConfigError unless they are names."""
     if isinstance(passes, str) or not isinstance(passes, Iterable):
         raise ConfigError(f"passes must be names of lowering passes; got {shown(passes)}")
     if other := [name for name in passes if not isinstance(name, str)]:

@@ -89,11 +89,7 @@ class RankPart:
         return [exchange, Block(share, held, held[:num_own], edges)] * num_blocks
 
     def check_divisible(self, program: ir.Program) -> None:
-        """Check that a program needs no more of the whole graph than a part holds.
-
-        Raises:
-            NotLoweredError: it does; the message names the operation.
-        """
+        """Raise NotLoweredError, naming the operation, if one needs more of the graph than a part holds."""
         if program.reads_edges:
             raise ir.NotLoweredError("edge features", "are not kept with a part", "ranks without partition=")
         for adjacency in _adjacencies(program.ops):
@@ -253,10 +249,8 @@ def as_decided(by: ir.Program) -> Weigh:
 def divided_program(program: ir.Program) -> tuple[ir.Program, bool]:
     """Return the program of each rank, and whether its level 0 holds the halo's nodes too.
 
-    Where a decision of the program says that rows of level 0 travel, or they must, it does not.
-
-    Raises:
-        NotLoweredError: an operation cannot be divided among ranks; the message names it.
+    Where a decision of the program says that rows of level 0 travel, or they must, it does not. It is a
+    NotLoweredError, which names it, if an operation cannot be divided among ranks.
     """
     _check_divisible(program)
     travels = any(decision.taken for decision in program.decisions if decision.name == NAME)

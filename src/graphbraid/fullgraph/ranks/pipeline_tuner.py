@@ -128,11 +128,7 @@ def ladders(
 
 
 def config_of(setting: Setting) -> PipelineConfig:
-    """Return the configuration of a setting.
-
-    Raises:
-        ConfigError: a value is out of bounds.
-    """
+    """Return the configuration of a setting; raise ConfigError if a value is out of bounds."""
     return PipelineConfig(**dict(zip(FIELDS, setting, strict=True)))
 
 

@@ -251,11 +251,7 @@ class Ranks:
         check_alike(self.comm, mine, "give all ranks the same model, graph and nodes")
 
     def check_alike_lowered(self, program: Program, blocks: Blocks) -> None:
-        """Check that all ranks have lowered to the same program and blocks.
-
-        Raises:
-            ConfigError: they have not.
-        """
+        """Raise ConfigError unless all ranks have lowered to the same program and blocks."""
         order = xxhash.xxh3_64()
         for block in (one.of(None) for one in blocks):
             order.update(f"{block.csc.num_src} {block.csc.num_dst} {block.csc.num_edges}".encode())
