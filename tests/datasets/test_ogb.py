@@ -5,11 +5,11 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from torch_geometric.data import Data, InMemoryDataset
+from torch_geometric.data import Data
 
 from graphbraid import datasets
 from graphbraid.datasets import from_ogb, load_ogb
-from graphbraid.errors import DataError, MissingPackageError
+from graphbraid.errors import DataError
 
 EDGES = np.array([[0, 1, 2, 4], [1, 2, 0, 3]])
 X = np.array([[0.5, -1.25], [3, 4], [0, 0], [1e-3, 7], [2, 2]], np.float32)
@@ -56,16 +56,6 @@ def binary_folder(folder):
     return folder
 
 
-def processed_folder(folder):
-    """A folder as PygNodePropPredDataset leaves it: the collated data and its slices."""
-    (folder / "processed").mkdir(parents=True)
-    y = torch.from_numpy(np.nan_to_num(Y, nan=-1)).long()
-    data = Data(edge_index=torch.from_numpy(EDGES), x=torch.from_numpy(X), y=y, num_nodes=5)
-    torch.save(InMemoryDataset.collate([data]), folder / "processed" / "geometric_data_processed.pt")
-    write_split(folder)
-    return folder
-
-
 def check(graph):
     graph.validate()
     assert graph.num_nodes == 5
@@ -79,7 +69,7 @@ def check(graph):
     }
 
 
-@pytest.mark.parametrize("make", [text_folder, binary_folder, processed_folder])
+@pytest.mark.parametrize("make", [text_folder, binary_folder])
 def test_every_form_of_folder_gives_the_same_graph(tmp_path, make):
     graph = load_ogb(make(tmp_path / "ogbn_test"))
     check(graph)
@@ -209,7 +199,7 @@ def test_broken_folders_name_the_file(tmp_path, monkeypatch, case, reader):
         load_ogb(folder)
 
 
-def test_broken_binary_and_processed_files_are_said(tmp_path):
+def test_broken_binary_files_are_said(tmp_path):
     folder = binary_folder(tmp_path / "b")
     parts = {"edge_index": EDGES, "num_nodes_list": np.array([5]), "num_edges_list": np.array([4])}
     for wrong, (value, said) in {
@@ -230,32 +220,8 @@ def test_broken_binary_and_processed_files_are_said(tmp_path):
     np.savez(folder / "raw" / "data.npz", edge_index=EDGES)
     with pytest.raises(DataError, match="has no num_nodes_list"):
         load_ogb(folder)
-    folder = processed_folder(tmp_path / "p")
-    cut(folder / "processed" / "geometric_data_processed.pt")
-    with pytest.raises(DataError, match="is damaged or not PyG's processed file"):
-        load_ogb(folder)
     with pytest.raises(DataError, match="there is no folder"):
         load_ogb(tmp_path / "nothing")
-
-
-class Evil:
-    def __reduce__(self):
-        return (print, ("pickled code ran",))
-
-
-def test_a_processed_file_cannot_run_code(tmp_path, capsys):
-    folder = processed_folder(tmp_path / "p")
-    torch.save((Evil(), None), folder / "processed" / "geometric_data_processed.pt")
-    with pytest.raises(DataError, match="is damaged or not PyG's processed file"):
-        load_ogb(folder)
-    assert "ran" not in capsys.readouterr().out
-
-
-def test_a_processed_file_needs_pyg(tmp_path, monkeypatch):
-    folder = processed_folder(tmp_path / "p")
-    monkeypatch.setitem(sys.modules, "torch_geometric.data", None)
-    with pytest.raises(MissingPackageError, match=r"pip install 'graphbraid\[pyg\]'"):
-        load_ogb(folder)
 
 
 class OgbLike:

@@ -1,11 +1,9 @@
-"""Files in OGB folders: gzipped CSV without a header, PyG's processed file, and checks of their content."""
+"""Files in OGB folders: gzipped CSV without a header, and checks of their content."""
 
 from __future__ import annotations
 
 import csv
-import errno
 import gzip
-import zipfile
 import zlib
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,18 +22,14 @@ from pydantic import (
 from torch import Tensor
 
 from graphbraid.arguments import MOST_COUNT
-from graphbraid.errors import DataError, ResourceError, needing
+from graphbraid.errors import DataError
 from graphbraid.files.schema import checked
 
 _Array = npt.NDArray[Any]
 
 
 def read_gzipped_csv(file: Path, dtype: type[np.generic]) -> _Array:
-    """Read the ``(rows, columns)`` numbers of a gzipped CSV file without a header; fastest with pyarrow.
-
-    Raises:
-        DataError: The file is missing, truncated, or holds something else; names the row if the parser does.
-    """
+    """Read the ``(rows, columns)`` numbers of a gzipped CSV file without a header, or raise DataError."""
     if not file.is_file():
         raise DataError(f"{file} is missing; the OGB folder is not complete")
     try:
@@ -45,11 +39,7 @@ def read_gzipped_csv(file: Path, dtype: type[np.generic]) -> _Array:
 
 
 def read_gzipped_names(file: Path) -> list[list[str]]:
-    """Read the rows of a small gzipped CSV file as text, without the empty ones.
-
-    Raises:
-        DataError: The file is missing, truncated, or not gzipped UTF-8 text.
-    """
+    """Read the rows of a small gzipped CSV file as text, without the empty ones, or raise DataError."""
     if not file.is_file():
         raise DataError(f"{file} is missing; the OGB folder is not complete")
     try:
@@ -103,65 +93,6 @@ def _number(field: str) -> float:
 
 def _damaged(file: Path, error: BaseException) -> DataError:
     return DataError(f"{file} is truncated or not a gzipped CSV file of numbers ({error}); download it again")
-
-
-def read_processed(file: Path) -> dict[str, Any]:
-    """Read edges, features and labels of ``geometric_data_processed.pt`` without running pickled code.
-
-    Raises:
-        MissingPackageError: torch_geometric is not installed.
-        DataError: The file is broken, or holds classes other than PyG's data containers.
-    """
-    import torch
-
-    with needing(
-        f"reading {file} needs torch_geometric: pip install 'graphbraid[pyg]' (or keep the raw folder)"
-    ):
-        import torch_geometric.data as pyg
-        from torch_geometric.data import data as containers
-        from torch_geometric.data import storage
-    _check_zip(file)
-    allowed = [pyg.Data, storage.GlobalStorage, containers.DataEdgeAttr, containers.DataTensorAttr]
-    try:
-        with torch.serialization.safe_globals(allowed):
-            saved = torch.load(file, weights_only=True)
-        data = saved[0]
-        fields = data if isinstance(data, dict) else data.to_dict()
-        edge_index, x, y = fields["edge_index"], fields.get("x"), fields.get("y")
-        rows = [t.shape[0] for t in (x, y) if t is not None]
-        num_nodes = fields.get("num_nodes") or (rows[0] if rows else int(edge_index.max()) + 1)
-        num_nodes = num_nodes[0] if isinstance(num_nodes, list) else num_nodes
-    except MemoryError:
-        raise
-    except OSError as error:
-        if error.errno == errno.EINVAL:  # a damaged directory names a place that no file has
-            raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
-        raise ResourceError(f"{file} cannot be read: {error}") from error
-    except (KeyError, IndexError, TypeError, AttributeError) as error:
-        raise DataError(f"{file} does not hold one graph as PyG saves it ({error!r})") from error
-    except Exception as error:  # unpickling a damaged file may raise anything
-        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
-    return {"num_nodes": num_nodes, "edge_index": edge_index, "node_feat": x, "y": y}
-
-
-def _check_zip(file: Path) -> None:
-    """Compare every part with its CRC-32, which torch does not check; files before torch 1.6 have none.
-
-    Raises:
-        DataError: a part has changed.
-        ResourceError: the file cannot be read.
-    """
-    try:
-        if not zipfile.is_zipfile(file):
-            return
-        with zipfile.ZipFile(file) as archive:
-            damaged = archive.testzip()
-    except OSError as error:
-        raise ResourceError(f"{file} cannot be read: {error}") from error
-    except Exception as error:  # the directory itself is damaged
-        raise DataError(f"{file} is damaged or not PyG's processed file ({error})") from error
-    if damaged:
-        raise DataError(f"{file} is damaged: {damaged} has changed since it was written; download it again")
 
 
 Values = npt.NDArray[Any] | Tensor
@@ -271,11 +202,7 @@ _CONTENTS = TypeAdapter(OgbContents)
 
 
 def checked_contents(found: FoundValues) -> OgbContents:
-    """Validate the contents of a dataset as :class:`OgbContents`.
-
-    Raises:
-        DataError: a part does not fit; the message says where it was found.
-    """
+    """Validate the contents of a dataset; DataError says which part does not fit, and where it was found."""
 
     def refuse(text: str) -> DataError:
         field, _, what = text.partition(": ")

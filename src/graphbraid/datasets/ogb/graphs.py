@@ -4,8 +4,7 @@ These files of a folder without types are read:
 
     raw/num-node-list.csv.gz, num-edge-list.csv.gz,
         edge.csv.gz, node-feat.csv.gz, node-label.csv.gz     text form, or
-    raw/data.npz, node-label.npz                             binary form, or
-    processed/geometric_data_processed.pt                    PyG form, if raw is missing
+    raw/data.npz, node-label.npz                             binary form
     split/NAME/{train,valid,test}.csv.gz
 
 and these of a folder with types, such as that of ogbn-mag:
@@ -37,7 +36,6 @@ from graphbraid.datasets.ogb.files import (
     checked_contents,
     read_gzipped_csv,
     read_gzipped_names,
-    read_processed,
 )
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import EdgeType, Graph
@@ -48,7 +46,6 @@ _Array = npt.NDArray[Any]
 
 # Whether a dataset stores an undirected edge once; ogb has this in its package, not in the folder.
 _STORED_ONCE = {"ogbn_products": True, "ogbn_proteins": True, "ogbn_arxiv": False, "ogbn_papers100m": False}
-_PROCESSED = Path("processed") / "geometric_data_processed.pt"
 _TEXT_FILES: dict[str, tuple[str, type[np.generic]]] = {
     "num_nodes": ("num-node-list", np.int64),
     "num_edges": ("num-edge-list", np.int64),
@@ -68,13 +65,9 @@ _SPLITS = {"train": "train", "val": "valid", "test": "test"}
 
 
 def is_ogb_folder(path: str | os.PathLike[str]) -> bool:
-    """Return whether ``path`` looks like an OGB dataset, with ``raw`` files or PyG's processed file."""
-    folder = Path(path)
-    raw = folder / "raw"
-    return (
-        any((raw / name).is_file() for name in ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz"))
-        or (folder / _PROCESSED).is_file()
-    )
+    """Return whether ``path`` looks like an OGB dataset, with ``raw`` files."""
+    raw = Path(path) / "raw"
+    return any((raw / name).is_file() for name in ("edge.csv.gz", "data.npz", "triplet-type-list.csv.gz"))
 
 
 @typed
@@ -111,27 +104,20 @@ def load_ogb(
             )
         return _hetero_graph(folder, _split_folder(folder, split_name))
     raw = folder / "raw"
-    is_processed = False
     if os.path.lexists(raw / "data.npz"):
         found = _binary_parts(raw)
     elif os.path.lexists(raw / "edge.csv.gz"):
         found = _text_parts(raw)
-    elif is_processed := (folder / _PROCESSED).is_file():
-        file = folder / _PROCESSED
-        found = {field: (f"{file}: its {field}", value) for field, value in read_processed(file).items()}
     else:
-        raise DataError(
-            f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz "
-            f"nor {_PROCESSED}"
-        )
-    splits = _splits(folder, split_name)
+        raise DataError(f"{folder} is no OGB node dataset: it has neither raw/edge.csv.gz nor raw/data.npz")
+    splits = _splits(_split_folder(folder, split_name))
     if splits and "y" not in found:
         raise DataError(f"{folder} is not complete: it has splits, and no labels to go with them")
     contents = checked_contents(found | splits)
     if add_inverse_edge is None:
         add_inverse_edge = _STORED_ONCE.get(folder.name.lower().replace("-", "_"), False)
     edges = contents.edge_index
-    if add_inverse_edge and not is_processed:  # PyG's file has them already
+    if add_inverse_edge:
         edges = _with_inverse(np.asarray(edges))
     return _graph(folder, edges, contents)
 
@@ -244,11 +230,10 @@ def _split_folder(folder: Path, name: str | None) -> Path | None:
     return base / name
 
 
-def _splits(folder: Path, name: str | None) -> FoundValues:
-    split = _split_folder(folder, name)
-    if split is None:
-        return {}
+def _splits(split: Path | None) -> FoundValues:
     found: FoundValues = {}
+    if split is None:
+        return found
     for ours, theirs in _SPLITS.items():
         file = split / f"{theirs}.csv.gz"
         if not file.is_file():
@@ -346,9 +331,7 @@ def _nodes(raw: Path, split: Path | None, node_type: str, count: int) -> OgbCont
             found[field] = str(file), read_gzipped_csv(file, dtype)
     own = None if split is None else split / node_type
     if own is not None and own.is_dir():
-        for ours, theirs in _SPLITS.items():
-            file = own / f"{theirs}.csv.gz"
-            found[ours] = str(file), read_gzipped_csv(file, np.int64)
+        found |= _splits(own)
         if "y" not in found:
             raise DataError(f"{own} splits nodes of type {node_type!r}, which have no labels")
     return checked_contents(found)
