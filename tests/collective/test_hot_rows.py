@@ -270,7 +270,9 @@ def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
     report = tiers.report()
     row_bytes, whole = epochs[-1]
     assert report.epoch.link_bytes == whole > report.epoch.link_row_bytes == row_bytes > 0
-    assert report.link_bytes > sum(epoch[1] for epoch in epochs), "the profile and the test brought some, too"
+    assert report.counts.link_bytes > sum(epoch[1] for epoch in epochs), (
+        "the profile and the test brought some, too"
+    )
     hot, *_, host = report.tiers  # and rows of batches before, where the profile found look-ahead to pay
     assert host.measured_bytes == row_bytes
     assert sum(tier.measured_bytes for tier in report.tiers) == report.epoch.reads * report.row_bytes
@@ -279,7 +281,7 @@ def test_a_run_explains_what_its_last_epoch_moved_over_the_link(graph, plan):
     said = trainer.explain()
     assert f"{report.epoch.reads:,} reads in the last epoch" in said
     assert f"{format_bytes(whole)} over the link (rows {format_bytes(row_bytes)}, lists " in said
-    assert json.loads(json.dumps(report.to_json()))["link_bytes"] == report.link_bytes
+    assert json.loads(json.dumps(report.to_json()))["link_bytes"] == report.counts.link_bytes
 
 
 def test_a_trainer_says_what_its_device_holds(graph):

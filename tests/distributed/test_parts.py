@@ -10,10 +10,11 @@ from tests.kernels import needs_kernels
 from tests.ops.graphs import assert_same_bits_with_any_threads, skewed, square
 
 from graphbraid import Graph, ops
-from graphbraid.distributed import Division, Partition, neighbor_partitions, partition, report_of, split
+from graphbraid.distributed import Division, Partition, partition, report_of, split
 from graphbraid.distributed.parts.report import picture_of
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph.csc import Csc
+from graphbraid.ops.peers import slices_of
 
 
 def assigned(part_of, num_parts):
@@ -143,7 +144,7 @@ def test_threads_and_ids_of_either_width_give_the_same(dtype):
 @given(seed=st.integers(0, 1000), size=st.integers(1, 70))
 def test_slices_cover_each_row_in_order_and_hold_no_more_than_their_size(seed, size):
     csc = skewed(seed=seed)
-    slices = neighbor_partitions(csc, size)
+    slices = slices_of(csc, size)
     lengths = slices.indptr.diff()
     assert slices.indptr[-1] == csc.num_edges
     assert ((lengths >= 1) & (lengths <= size)).all()
@@ -156,10 +157,8 @@ def test_slices_cover_each_row_in_order_and_hold_no_more_than_their_size(seed, s
 
 
 def test_a_graph_without_edges_has_no_slices():
-    slices = neighbor_partitions(Csc(torch.zeros(4).long(), torch.zeros(0).int(), 3), 4)
-    assert (slices.num_slices, slices.indptr.tolist()) == (0, [0])
-    with pytest.raises(ConfigError, match="size must be a whole number"):
-        neighbor_partitions(skewed(), 0)
+    slices = slices_of(Csc(torch.zeros(4).long(), torch.zeros(0).int(), 3), 4)
+    assert (slices.row.numel(), slices.indptr.tolist()) == (0, [0])
 
 
 # ---- the report

@@ -168,7 +168,7 @@ def test_a_trainer_explains_its_rows_and_lists_by_the_last_epoch(graph):
     assert said.startswith(trainer.host_reason)
     assert trainer.topology.explain() in said
     assert "the last epoch: " in trainer.topology.explain()
-    assert 0 < tiers.epoch.reads < tiers.reads / 2, "evaluations are no part of an epoch"
+    assert 0 < tiers.epoch.reads < tiers.counts.reads / 2, "evaluations are no part of an epoch"
     assert f"{tiers.epoch.reads:,} reads in the last epoch" in said
     assert said.index("adjacency lists") < said.index("filled by the score")
 

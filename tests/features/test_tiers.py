@@ -116,7 +116,9 @@ def test_it_explains_what_lies_where_and_what_memory_would_buy(graph):
     assert (host.expected_share, host.measured_share) == (0.5, 0.5)
     assert host.notes_bytes == store.cache.overhead_bytes
     assert (disk.name, disk.rows, disk.expected_share, disk.measured_share) == ("disk", 285, 0.5, 0.5)
-    assert (report.reads, host.epoch_bytes) == (30, None), "the score does not say that it counts reads"
+    assert (report.counts.reads, host.epoch_bytes) == (30, None), (
+        "the score does not say that it counts reads"
+    )
     assert [(p.rows, p.nbytes, p.share) for p in report.curve[:2]] == [(15, 2220, 0.5), (30, 4440, 1.0)]
     text = store.explain()
     assert "300 rows of 148 B (torch.float32, 43.4 KiB)" in text
@@ -138,7 +140,7 @@ def test_an_epoch_that_was_read_says_what_another_will(graph):
     store.note_epoch(before)
     report = store.report()
     host, disk = report.tiers
-    assert (report.reads, report.epoch.reads, report.epoch.filled_rows) == (60, 40, 0)
+    assert (report.counts.reads, report.epoch.reads, report.epoch.filled_rows) == (60, 40, 0)
     assert host.measured_bytes + disk.measured_bytes == 40 * 148
     assert disk.epoch_bytes == pytest.approx(0.5 * 40 * 148)
     assert report.curve[0].epoch_bytes == disk.epoch_bytes

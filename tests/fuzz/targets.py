@@ -41,7 +41,7 @@ UNTOUCHED = {
     *("MiniBatch", "Callback", "Conv", "GraphModel", "NotLoweredError", "Uncompiled", "Evidence"),
     *("Lowered", "CompileOptions", "DeviceMemoryError", "WorkerDiedError", "Estimate", "Ranks"),
     *("TierCounts", "CurvePoint", "TierReport", "TierRow"),
-    *("Reordered", "Score", "Attempt", "Part", "PartSize", "PartitionReport", "NeighborPartitions"),
+    *("Reordered", "Score", "Attempt", "Part", "PartSize", "PartitionReport"),
     *("Communicator", "init", "EarlyStop", "OptimizerRecipe", "Recipe", "Synthesis", "Trained"),
     *("Place", "ProgramError"),
     # Sets of graphs, labels of edges and loggers meet hostile values in tests/train alone, so far.

@@ -43,10 +43,6 @@ def _partition_use(found: distributed.Partition) -> Any:
     return [found.part_of, found.sizes(), found.owned(0)]
 
 
-def _slices_use(found: distributed.NeighborPartitions) -> Any:
-    return [found.row, found.indptr, found.first, found.num_slices]
-
-
 def saved_use(found: distributed.SavedPartition) -> Any:
     """Everything a saved partition gives."""
     parts = [part_use(found.part(part)) for part in range(found.num_parts)]
@@ -92,7 +88,6 @@ _CALLS = {
         {"path": with_rows(w)}, _shards_use, function=distributed.ShardedGraph.open
     ),
     "distributed.is_partition": lambda w: Call({"path": saved(w)}),
-    "distributed.neighbor_partitions": lambda w: Call({"csc": w.csc, "size": 4}, _slices_use),
     "distributed.current": lambda w: Call({}),
 }
 add(_CALLS)

@@ -73,10 +73,8 @@ def graphs_that_do_not_fit_are_named(dgl: ModuleType) -> None:
     """Data that is missing."""
     source = dgl.graph((torch.tensor([0]), torch.tensor([1])), num_nodes=2)
     assert Graph.from_dgl(source).x is None
-    _refused(
-        "feature='h' is not in the graph's ndata; it has []", lambda: Graph.from_dgl(source, feature="h")
-    )
-    _refused("weight='w' is not in the graph's edata", lambda: Graph.from_dgl(source, weight="w"))
+    _refused("feature='h' is not in the graph's data; it has []", lambda: Graph.from_dgl(source, feature="h"))
+    _refused("weight='w' is not in the graph's data", lambda: Graph.from_dgl(source, weight="w"))
 
 
 def graphs_of_several_types_go_over_and_come_back(dgl: ModuleType) -> None:
@@ -100,7 +98,7 @@ def graphs_of_several_types_go_over_and_come_back(dgl: ModuleType) -> None:
     assert torch.equal(papers.y, graph.nodes_of("paper").y)
     assert papers.splits["test"].tolist() == list(range(30, 40))
     assert back.nodes_of("field").x is None
-    _refused("feature='nope' is in the data of no type", lambda: Graph.from_dgl(converted, feature="nope"))
+    _refused("feature='nope' is not in the graph's data", lambda: Graph.from_dgl(converted, feature="nope"))
 
 
 def messages_pass_along_the_same_edges(dgl: ModuleType) -> None:

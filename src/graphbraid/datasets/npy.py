@@ -39,11 +39,7 @@ _ELSEWHERE = "Use a machine or container with more, or convert the graph there a
 
 
 def require_memory(num_bytes: int, what: str, advice: str = _ELSEWHERE) -> None:
-    """Check that ``num_bytes`` of memory are free, within a container's limits.
-
-    Raises:
-        ResourceError: they are not; the message says how much is needed and how much is free.
-    """
+    """Raise ResourceError unless ``num_bytes`` of memory are free, within a container's limits."""
     free = free_memory_bytes()
     if free is not None and num_bytes > free:
         raise ResourceError(
@@ -69,11 +65,9 @@ _ZIP_END_BYTES = 22
 
 
 def read_npz(file: Path) -> dict[str, Array]:
-    """Read all arrays of an ``.npz`` file.
+    """Read all arrays of an ``.npz`` file, without pickled objects.
 
-    Raises:
-        DataError: The file is missing, truncated, not an ``.npz``, or holds pickled objects.
-        ResourceError: It cannot be read, or its arrays need more than the free memory.
+    DataError: it is missing or damaged. ResourceError: it cannot be read, or needs more than the free memory.
     """
     name = "the file"
     try:
@@ -129,12 +123,7 @@ def _stated_members(file: Path) -> int:
 
 
 def read_npy(file: Path) -> Array:
-    """Read the array of a ``.npy`` file.
-
-    Raises:
-        DataError: The file is missing, truncated, not a ``.npy``, or holds pickled objects.
-        ResourceError: It cannot be read.
-    """
+    """Read the array of a ``.npy`` file; DataError if it is damaged, ResourceError if it cannot be read."""
     try:
         with open_file(file) as stream:
             return _read(stream, file.stat().st_size)
@@ -147,11 +136,7 @@ def read_npy(file: Path) -> Array:
 
 
 def _read(stream: IO[bytes], num_bytes: int) -> Array:
-    """Read one array from a file of ``num_bytes``.
-
-    Raises:
-        ValueError: Header and size do not agree, or the array holds objects.
-    """
+    """Read one array; ValueError if header and size do not agree, or the array holds objects."""
     shape, is_fortran, dtype, header_bytes = _header(stream)
     if dtype.hasobject:
         raise ValueError("holds Python objects, which are never loaded")

@@ -134,11 +134,7 @@ I64 = npt.NDArray[np.int64]
 
 
 def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None) -> Graph:
-    """Make a graph from arrays with ``node_type``, ``edge_type`` or both, whose ids count through all nodes.
-
-    Raises:
-        DataError: types and ids contradict each other, or an array does not fit its type.
-    """
+    """Make a graph from arrays with types, whose ids count through all nodes; DataError if one is unfit."""
     edge_index = _integers(file, arrays, "edge_index", ndim=2)
     first = _first_ids(file, arrays, edge_index)
     names = _names(file, arrays, "node_type_names", len(first) - 1, alone=ONLY_NODE_TYPE)

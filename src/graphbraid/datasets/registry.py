@@ -93,11 +93,7 @@ def prepare(
 
 
 def normalized_rows(x: Features | None) -> Tensor | SparseFeatures:
-    """Divide each row by the sum of its absolute values (a copy of the same dtype; sums run in float32).
-
-    Raises:
-        DataError: There are no features, or they are int8.
-    """
+    """Divide each row by its absolute sum (float32, into a copy of its dtype); DataError for none or int8."""
     if x is None:
         raise DataError("normalize_features needs features; the graph has none")
     if isinstance(x, ScaledFeatures):

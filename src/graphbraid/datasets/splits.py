@@ -37,11 +37,7 @@ WAYS = ("fractions", "stratified", "time", "group", "per-class")
 
 
 def stream_key(seed: int, purpose: int) -> int:
-    """Return the 64-bit key of one kind of draws under one seed.
-
-    Raises:
-        ConfigError: the seed is not a whole number of at most 64 bits.
-    """
+    """Return the 64-bit key of one kind of draws; ConfigError unless the seed is an integer of 64 bits."""
     seed = as_count(seed, "seed", most=(1 << 64) - 1)
     return mix(seed ^ mix(purpose))
 
@@ -238,11 +234,7 @@ def _number(text: str, how: str) -> float:
 
 
 def _named_parts(train: NodeNumbers, val: NodeNumbers, test: NodeNumbers, why: str) -> dict[str, Tensor]:
-    """Return the parts by name, ids sorted.
-
-    Raises:
-        DataError: a part is empty.
-    """
+    """Return the parts by name, ids sorted; DataError if one is empty."""
     parts = {"train": train, "val": val, "test": test}
     if empty := [name for name, ids in parts.items() if not len(ids)]:
         sizes = ", ".join(f"{name} {len(ids)}" for name, ids in parts.items())
@@ -350,11 +342,7 @@ def _by_time(nodes: Labelled, bounds: str, values: Any) -> dict[str, Tensor]:
 
 
 def seconds_of(text: str) -> float:
-    """Return a time as a number: numbers as they are, dates in seconds since 1970 (UTC unless they say).
-
-    Raises:
-        ConfigError: the text is neither.
-    """
+    """Return a number, or a date's seconds since 1970 (UTC unless it says); ConfigError for other texts."""
     try:
         return float(text)
     except ValueError:

@@ -73,11 +73,7 @@ class BlockModel:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            ConfigError: names the first invalid field.
-        """
+        """Raise ConfigError that names the first invalid field."""
         for field in ("num_nodes", "num_edges", "num_classes", "blocks_per_class", "num_features"):
             if getattr(self, field) < 1:
                 raise ConfigError(f"{field} must be at least 1; got {getattr(self, field)}")

@@ -24,14 +24,12 @@ if TYPE_CHECKING:
     from graphbraid.distributed.ranks.communicator import Communicator
     from graphbraid.distributed.ranks.joining import current, init
     from graphbraid.distributed.shards.sharded_graph import ShardedGraph
-    from graphbraid.graph.csc import NeighborPartitions, neighbor_partitions
 
 __all__ = [
     "STRATEGIES",
     "Attempt",
     "Communicator",
     "Division",
-    "NeighborPartitions",
     "Part",
     "PartSize",
     "Partition",
@@ -42,7 +40,6 @@ __all__ = [
     "current",
     "init",
     "is_partition",
-    "neighbor_partitions",
     "partition",
     "report_of",
     "save_partition",
@@ -60,6 +57,5 @@ __getattr__ = names_of(
         "ranks.communicator": "Communicator",
         "ranks.joining": "current init",
         "shards.sharded_graph": "ShardedGraph",
-        ".graph.csc": "NeighborPartitions neighbor_partitions",
     },
 )

@@ -139,13 +139,9 @@ def list_bytes(graph: Graph) -> int:
 def host_budget(
     graph: Graph, *, free_bytes: int | None, needed_bytes: int, with_lists: bool = True
 ) -> HostBudget:
-    """Choose the memory for a graph's feature rows and adjacency lists.
+    """Choose the memory for a graph's feature rows and, ``with_lists``, adjacency lists.
 
-    Args:
-        graph: the graph that is placed.
-        free_bytes: memory that the run may take; None if it is not known.
-        needed_bytes: memory that it needs beside the rows and the placed lists.
-        with_lists: whether adjacency lists are also placed.
+    ``free_bytes`` is what the run may take, None if not known; ``needed_bytes`` what it needs beside them.
     """
 
     def chosen(host: int | None, reason: str, reserve: int = 0) -> HostBudget:
@@ -203,24 +199,14 @@ def row_bytes_kept(rows: RowReader, *, ranked: bool, scaled: bool = False) -> tu
 
 
 def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool = False) -> int:
-    """Number of rows that a budget of memory holds, with their bookkeeping.
-
-    Raises:
-        ConfigError: it holds none, and is not 0.
-        ResourceError: it is more than the free memory.
-    """
+    """Rows in a budget; ConfigError if none fits and it is not 0, ResourceError if above the free memory."""
     num_rows = rows.shape[0]
     notes, kept = row_bytes_kept(rows, ranked=ranked, scaled=scaled)
     whole = notes + num_rows * kept
     budget = min(as_budget(host, "host"), whole)
     if budget == 0:
         return 0
-    free = free_memory_bytes()
-    if free is not None and budget > free:
-        raise ResourceError(
-            f"host={host!r} takes {format_bytes(budget)} of memory; {format_bytes(free)} are free. Give "
-            "less: the other rows are read from the file"
-        )
+    require_free(budget, f"host={host!r}")
     held = min((budget - notes) // kept, num_rows)
     if held < 1:
         raise ConfigError(
@@ -234,13 +220,8 @@ def host_rows_in(host: int | str, rows: DiskRows, *, ranked: bool, scaled: bool 
 def hot_ids_in(hot: int | str, order: Tensor, row_bytes: int) -> Tensor:
     """The rows that a budget of device memory holds: ``(num_hot,)`` int64, empty for a budget of 0.
 
-    Args:
-        hot: bytes or a size for rows and the map that finds them; ``"all"``: every row.
-        order: ``(num_rows,)`` int64, the rows, most read first.
-        row_bytes: bytes of a row.
-
-    Raises:
-        ConfigError: it holds no row, and is not 0.
+    The budget is for rows and the map that finds them, ``"all"`` for every row; ``order`` has those read most
+    first. ConfigError: it holds no row, and is not 0.
     """
     num_rows = len(order)
     budget = as_budget(hot, "hot")
@@ -268,11 +249,8 @@ def cache_in(
 ) -> RowCache:
     """A cache of a file's rows within a budget, filled with the highest rows that no device keeps.
 
-    With a ``scale`` for each row, int8 rows are read as float32.
-
-    Raises:
-        ConfigError: as :func:`host_rows_in`; ``static`` without a score.
-        ResourceError: as :func:`host_rows_in`.
+    With a ``scale`` for each row, int8 rows are read as float32. Errors are those of :func:`host_rows_in`,
+    and ConfigError for ``static`` without a score.
     """
     all_rows = rows.shape[0]
     num_rows = host_rows_in(host, rows, ranked=score is not None, scaled=scale is not None)
@@ -336,14 +314,8 @@ def list_options_for(host: int | str) -> DiskOptions:
 def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = BLOCK_BYTES) -> Tensor:
     """Expected number of blocks that are read to draw ``fanout`` edges of each list.
 
-    Args:
-        degrees: ``(num_nodes,)`` int64.
-        fanout: edges drawn uniformly and independently; -1 takes all.
-        itemsize: bytes of an id.
-        block_bytes: bytes read at a time, from a file or over a link.
-
-    Returns:
-        ``(num_nodes,)`` float64; 0 for empty lists.
+    ``degrees`` is ``(num_nodes,)`` int64. Edges are drawn uniformly and independently; -1 takes all. The
+    result is ``(num_nodes,)`` float64; 0 for empty lists.
     """
     # A list may begin anywhere in a block, and each block boundary inside it adds one: this is the mean.
     spans = ((degrees - 1) * itemsize / block_bytes + 1.0).clamp(min=0.0) * (degrees > 0)
@@ -354,11 +326,7 @@ def list_blocks(degrees: Tensor, fanout: int, itemsize: int, block_bytes: int = 
 
 
 def require_free(num_bytes: int, what: str) -> None:
-    """Check that a budget does not exceed the free memory.
-
-    Raises:
-        ResourceError: it does.
-    """
+    """Raise ResourceError for a budget above the free memory."""
     free = free_memory_bytes()
     if free is not None and num_bytes > free:
         raise ResourceError(

@@ -1,5 +1,9 @@
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
-"""Plain-PyTorch twins of the kernels of features: renumbered lists, walks of scores, and lists in files."""
+"""Plain-PyTorch twins of the kernels of features: renumbered lists, walks of scores, and lists in files.
+
+Of a CSC, ``indptr`` is ``(num_nodes + 1,)`` int64 and ``indices`` ``(num_edges,)`` int32 or int64 sources.
+Arguments ``out...``, ``sums`` and ``missed`` are overwritten.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,14 @@ import torch
 from torch import Tensor
 
 from graphbraid.features.rows.reference import DiskRows
+from graphbraid.graph.csc import indptr_of, ranges
 
 # ---- lists in another order, as csrc/graph/reorder.cpp
 
 
 def count_lists(indptr: Tensor, rows: Tensor, out_indptr: Tensor) -> None:
-    """Write the ``indptr`` of the lists of ``rows``, one after another.
-
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of the lists as stored.
-        rows: ``(num_rows,)`` int32 or int64, the nodes whose lists are joined.
-        out_indptr: ``(num_rows + 1,)`` int64, overwritten.
-    """
-    out_indptr[0] = 0
-    torch.cumsum(indptr.diff()[rows.long()], 0, out=out_indptr[1:])
+    """Write to ``out_indptr``, ``(num_rows + 1,)`` int64, the ``indptr`` of the lists of ``rows`` in turn."""
+    out_indptr.copy_(indptr_of(indptr.diff()[rows.long()]))
 
 
 def rename_lists(
@@ -34,16 +32,9 @@ def rename_lists(
     out: Tensor,
     rising: bool,
 ) -> None:
-    """Write the sources of nodes' in-edges by their new ids.
+    """Write the sources of ``rows``' in-edges by their new ids ``rank``, after :func:`count_lists`.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        rank: ``(num_nodes,)`` int32 or int64, the new id of each node.
-        rows: ``(num_rows,)`` the nodes.
-        out_indptr: ``(num_rows + 1,)`` int64, as written by :func:`count_lists`.
-        out: ``(out_indptr[-1],)`` in the dtype of ``indices``, overwritten.
-        rising: Whether to sort each list, instead of keeping the stored order.
+    ``rising`` sorts each list, instead of keeping the stored order.
     """
     by_rank = (indices, rank) if rising else (None, None)
     out.copy_(rank[indices[_places(indptr, rows, out_indptr, *by_rank)].long()])
@@ -58,16 +49,9 @@ def move_lists(
     indices: Tensor | None,
     rank: Tensor | None,
 ) -> None:
-    """Write the values of the list entries of nodes.
+    """Write the ``(num_values, width)`` values of the list entries of ``rows``, after :func:`count_lists`.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64.
-        values: ``(num_values, width)``, one row for each entry of the lists.
-        rows: ``(num_rows,)`` the nodes.
-        out_indptr: ``(num_rows + 1,)`` int64, as written by :func:`count_lists`.
-        out: ``(out_indptr[-1], width)`` overwritten.
-        indices: ``(num_values,)`` sources of the edges if the lists were sorted by new id, else None.
-        rank: ``(num_nodes,)`` the new id of each node; given together with ``indices``.
+    With ``indices`` and ``rank``, the new id of each node, the lists were sorted by new id.
     """
     torch.index_select(values, 0, _places(indptr, rows, out_indptr, indices, rank), out=out)
 
@@ -77,8 +61,7 @@ def _places(
 ) -> Tensor:
     """Return the position in the stored lists of each output entry."""
     counts = out_indptr.diff()
-    places = torch.repeat_interleave(indptr[rows.long()] - out_indptr[:-1], counts)
-    places += torch.arange(places.numel(), device=places.device)
+    places = ranges(indptr[rows.long()], counts)
     if indices is None or rank is None:
         return places
     by_id = rank[indices[places].long()].argsort(stable=True)
@@ -97,11 +80,7 @@ _NEWTON_STEPS = 64
 def push_shares(indptr: Tensor, indices: Tensor, shares: Tensor, sums: Tensor) -> None:
     """For each source, sum the shares of its edges' destinations.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64.
-        indices: ``(num_edges,)`` int32 or int64 sources.
-        shares: ``(num_nodes,)`` int64, not negative, such that no sum reaches ``2**63``.
-        sums: ``(num_nodes,)`` int64, written.
+    Shares are ``(num_nodes,)`` int64, not negative, such that no sum reaches ``2**63``.
     """
     sums.zero_().index_add_(0, indices.long(), shares[_rows(indptr)])
 
@@ -118,15 +97,9 @@ def push_draws(
 ) -> None:
     """Multiply ``missed`` by each node's probability that no destination of its out-edges draws it.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64.
-        indices: ``(num_edges,)`` int32 or int64 sources.
-        weight: ``(num_edges,)`` float32 odds, or None.
-        chance: ``(num_nodes,)`` float64 probability that a node draws.
-        fanout: number of in-edges that it draws; -1 takes all.
-        replace: whether it draws with replacement.
-        sums: ``(num_nodes,)`` int64, written: minus the logarithm of the probability, in units of 2**-46.
-        missed: ``(num_nodes,)`` float64, changed.
+    ``weight`` has float32 odds of edges, or None. ``chance`` is the float64 probability that a node draws,
+    and ``fanout`` the number of in-edges that it draws; -1 takes all. ``sums``, int64, is minus the logarithm
+    of the probability, in units of 2**-46; ``missed`` is float64.
     """
     sums.zero_()
     if fanout == 0 or not indices.numel():
@@ -186,13 +159,7 @@ _NODES_PER_WORD, _WORD_BYTES = 64, 16
 
 
 class NeighborLists:
-    """The lists of ``hot`` nodes in memory, those of the others in a file.
-
-    Args:
-        disk: the graph's indices as rows of one id.
-        indptr: ``(num_nodes + 1,)`` int64.
-        hot: ``(num_hot,)`` int64 nodes, ascending.
-    """
+    """The lists of ``hot`` nodes, ascending, in memory; those of the others in a file, as rows of one id."""
 
     def __init__(self, *, disk: DiskRows, indptr: Tensor, hot: Tensor) -> None:
         self._disk, self._num_nodes = disk, indptr.numel() - 1
@@ -205,14 +172,9 @@ class NeighborLists:
         self._hot = dict(zip(hot.tolist(), torch.split(ids, sizes) if sizes else (), strict=True))
 
     def read(self, indptr: Tensor, nodes: Tensor, ends: Tensor, positions: Tensor, out: Tensor) -> None:
-        """Write the ids of drawn edges.
+        """Write ``out``, ``(edges,)`` int64 ids of the edges drawn by ``nodes``.
 
-        Args:
-            indptr: ``(num_nodes + 1,)`` int64.
-            nodes: ``(rows,)`` int64 nodes that drew.
-            ends: ``(rows + 1,)`` int64: row r drew the edges ``[ends[r], ends[r + 1])``, from 0 on.
-            positions: ``(edges,)`` int64 positions of the drawn edges in the graph.
-            out: ``(edges,)`` int64, written.
+        Row r drew the edges ``[ends[r], ends[r + 1])``, at these ``positions`` in the graph.
         """
         is_cold = torch.zeros(positions.numel(), dtype=torch.bool)
         counts = [0, 0, 0, 0]

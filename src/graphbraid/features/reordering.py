@@ -37,15 +37,8 @@ def named_order(
 ) -> Tensor:
     """Return the order with this name, ``(num_nodes,)`` int64.
 
-    Args:
-        graph: The graph.
-        name: One of :data:`OF_GRAPH` or :data:`OF_SAMPLER`.
-        sampler: How neighbours are drawn, for :data:`OF_SAMPLER`.
-        schedule: Seeds of the steps, for :data:`OF_SAMPLER`.
-
-    Raises:
-        ConfigError: There is no order of that name, or it needs a sampler.
-        DataError: The graph lacks the training nodes or edge weights that the score needs.
+    Those of :data:`OF_SAMPLER` need a sampler and a schedule. ConfigError: it lacks them, or has no such
+    name. DataError: the graph lacks the training nodes or edge weights that the score needs.
     """
     check_order_name(name, sampled=True)
     if name in ORDERS:
@@ -54,15 +47,9 @@ def named_order(
 
 
 def check_order_name(name: str, option: str = "order", *, sampled: bool) -> None:
-    """Check that an order of the name exists.
+    """Raise ConfigError, for the argument ``option``, unless an order has this name.
 
-    Args:
-        name: Name of the order.
-        option: Name of the argument or option, for the message.
-        sampled: Whether :data:`OF_SAMPLER` are allowed.
-
-    Raises:
-        ConfigError: There is no order of that name; the message lists the known ones.
+    ``sampled`` is whether :data:`OF_SAMPLER` are allowed.
     """
     known = OF_GRAPH + OF_SAMPLER if sampled else OF_GRAPH
     if name == "lookahead" and sampled:
@@ -115,12 +102,8 @@ class Renumbering:
     def sources(self, csc: Csc, indptr: Tensor, begin: int, end: int, *, rising: bool = False) -> Tensor:
         """Return the sources of the in-edges of new nodes ``[begin, end)``, in the dtype of ``csc.indices``.
 
-        Args:
-            csc: The adjacency before renumbering.
-            indptr: The result of :meth:`indptr` for ``csc.indptr``.
-            begin: First new node.
-            end: One past the last new node.
-            rising: Whether to sort each list by new id, instead of keeping the stored order.
+        ``indptr`` is the result of :meth:`indptr` for that of ``csc``, the adjacency before. ``rising`` sorts
+        each list by new id, instead of keeping the stored order.
         """
 
         def renamed(rows: Tensor, places: Tensor) -> Tensor:
@@ -143,14 +126,8 @@ class Renumbering:
     ) -> Tensor:
         """Return the values of the list entries of new nodes ``[begin, end)``, such as edge weights (a copy).
 
-        Args:
-            values: ``(num_values, ...)`` of any dtype, one row for each entry of the lists.
-            before: The lists' ``indptr`` before renumbering.
-            indptr: The result of :meth:`indptr` for ``before``.
-            begin: First new node.
-            end: One past the last new node.
-            rising_in: The adjacency whose lists were sorted by new id, in which case the values follow their
-                edges. If None, the stored order is kept.
+        ``before`` is the lists' ``indptr`` and ``indptr`` the result of :meth:`indptr` for it. The lists of
+        ``rising_in`` were sorted by new id, and the values follow; with None, the stored order is kept.
         """
         indices, rank = (None, None) if rising_in is None else (rising_in.indices, self.inverse)
 
@@ -296,11 +273,7 @@ def reorder(graph: Graph, order: Tensor | str, *, sort_neighbors: bool = False) 
 
 
 def check_length(order: Tensor, num_nodes: int) -> None:
-    """Check that an order has one entry per node.
-
-    Raises:
-        DataError: It has more or fewer.
-    """
+    """Raise DataError unless an order has one entry per node."""
     if order.ndim == 1 and order.numel() != num_nodes:
         raise DataError(f"order must name each of the {num_nodes} nodes once; it has {order.numel()} entries")
 

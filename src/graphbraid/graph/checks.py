@@ -57,11 +57,7 @@ OF_TYPES = ("x", "y", "edge_attr")
 
 
 def check_shapes(graph: Graph) -> None:
-    """Check in constant time that a graph's arrays fit together: shapes, dtypes, both ends of ``indptr``.
-
-    Raises:
-        DataError: names the array, what it is and what it should be.
-    """
+    """Compare shapes, dtypes and ends of ``indptr`` in constant time; DataError names the array."""
     check_type(graph.csc, "csc", Csc, "a graphbraid.Csc")
     for name in ("edge_id", "edge_attr"):
         if getattr(graph, name) is not None:
@@ -85,11 +81,7 @@ def check_shapes(graph: Graph) -> None:
 
 
 def check_contents(graph: Graph, fields: Iterable[str]) -> None:
-    """Scan those of the named fields that are read by index: splits, edge ids, sources by relation.
-
-    Raises:
-        DataError: names the first value that is wrong.
-    """
+    """Scan the named fields that are read by index; DataError names the first value that is wrong."""
     if "splits" in fields:
         check_split_ids(graph)
     if "edge_id" in fields and graph.edge_id is not None:
@@ -128,11 +120,7 @@ def validate_graph(
 
 
 def validate_topology(csc: Csc, *, allow_negative_weights: bool = False) -> None:
-    """Check every value of an adjacency: ``indptr`` never decreases, sources exist, weights are finite, >= 0.
-
-    Raises:
-        DataError: names the first value that is wrong and its position.
-    """
+    """Check ``indptr``, sources and weights (finite, >= 0); DataError names the first wrong value."""
     check_csc(csc.indptr, csc.indices, num_src=csc.num_src)
     check_columns(csc.indptr, csc.indices, csc.num_src, "")
     if csc.weight is None:
@@ -154,11 +142,7 @@ def _check_array(values: Tensor | None, what: str, dtype: torch.dtype, num_edges
 
 
 def check_node_arrays(nodes: Graph | NodeSet) -> None:
-    """Check in constant time that features, labels and splits are of the right classes, shapes and dtypes.
-
-    Raises:
-        DataError: names the array, what it is and what it should be.
-    """
+    """Compare classes, shapes and dtypes of arrays of nodes; DataError says which is what."""
     _check_classes(nodes)
     x, num_nodes = nodes.x, nodes.num_nodes
     if isinstance(x, Tensor) and (x.ndim != 2 or x.dtype not in FEATURE_DTYPES):
@@ -179,21 +163,13 @@ def check_node_arrays(nodes: Graph | NodeSet) -> None:
 
 
 def check_split_ids(nodes: Graph | NodeSet) -> None:
-    """Check that all ids of the splits exist.
-
-    Raises:
-        DataError: names the split and the first id that is wrong.
-    """
+    """Raise DataError that names the split and the first id of no node."""
     for name, ids in nodes.splits.items():
         check_ids(ids, nodes.num_nodes, f"split {name!r}")
 
 
 def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
-    """Check that edge features are a matrix of floats with a row for each edge.
-
-    Raises:
-        DataError: says what they are and what is needed.
-    """
+    """Raise DataError unless edge features are a matrix of floats with a row for each edge."""
     shape = tuple(edge_attr.shape)
     if edge_attr.ndim != 2 or edge_attr.dtype not in FEATURE_DTYPES or edge_attr.layout != torch.strided:
         raise DataError(
@@ -205,11 +181,7 @@ def check_edge_attr(edge_attr: Tensor, num_edges: int) -> None:
 
 
 def check_weight_name(name: str, edge_attr: Tensor | None) -> None:
-    """Check the name of the edge weights: ``edge_weight``, or ``edge_attr`` if no edge features have it.
-
-    Raises:
-        DataError: the name is another one.
-    """
+    """Raise DataError unless weights are ``edge_weight``, or ``edge_attr`` where no features are."""
     if name != "edge_weight" and (name != "edge_attr" or edge_attr is not None):
         raise DataError(
             "weight_name must be 'edge_weight', or 'edge_attr' for a graph without edge_attr; got "
@@ -218,13 +190,9 @@ def check_weight_name(name: str, edge_attr: Tensor | None) -> None:
 
 
 def validate_features(x: Features, name: str = "x") -> None:
-    """Check that all features are finite and, if sparse, that ``indptr`` never decreases and columns exist.
+    """Raise DataError for the first value that is not finite, of int8 rows the first scale.
 
-    Of rows of int8 the scales are checked.
-
-    Raises:
-        DataError: names the first value that is wrong, its row and column; or there are more columns than a
-            layer can take.
+    Of sparse features ``indptr`` must never decrease, and columns exist, no more than a layer can take.
     """
     if x.shape[1] > MOST_WIDTH:
         raise DataError(f"{name} must have at most {MOST_WIDTH:,} columns; got {x.shape[1]:,}")
@@ -244,11 +212,7 @@ def validate_features(x: Features, name: str = "x") -> None:
 
 
 def validate_splits(nodes: Graph | NodeSet) -> None:
-    """Check that no split is empty, that all ids exist, and that none occurs twice, in one split or in two.
-
-    Raises:
-        DataError: names the split and the first id that is wrong.
-    """
+    """Raise DataError for an empty split, the first id of no node, or the first in two splits or twice."""
     names = list(nodes.splits)
     device = next((ids.device for ids in nodes.splits.values()), None)
     owner = torch.zeros(nodes.num_nodes, dtype=torch.uint8, device=device)
@@ -269,11 +233,7 @@ def validate_splits(nodes: Graph | NodeSet) -> None:
 
 
 def validate_labels(nodes: Graph | NodeSet, num_classes: int | None = None) -> None:
-    """Check that classes are -1, -100 or in range and that every node of a split has a (finite) label.
-
-    Raises:
-        DataError: names the first label that is wrong, or the first node without one.
-    """
+    """Raise DataError for the first class out of range, or the first node of a split without a label."""
     y = nodes.y
     if y is None:
         return
@@ -332,11 +292,7 @@ def _name_duplicate(name: str, ids: Tensor) -> str:
 
 
 def check_types(graph: Graph) -> None:
-    """Check that the types of a graph fit its topology, and their arrays the types.
-
-    Raises:
-        DataError: names the type or relation and what does not fit.
-    """
+    """Raise DataError that names the type or relation that does not fit the topology or its arrays."""
     types = graph.types
     assert types is not None
     check_type(types, "types", Types, "graphbraid.graph.Types")
@@ -355,11 +311,7 @@ def check_types(graph: Graph) -> None:
 
 
 def validate_types(graph: Graph) -> None:
-    """Check every value of the types: features, labels, splits and times, and that edges join their types.
-
-    Raises:
-        DataError: names the type or relation and the first value that is wrong.
-    """
+    """Check values of types and that edges join theirs; DataError names the first that is wrong."""
     types = graph.types
     assert types is not None
     for node_type, nodes in types.nodes.items():
@@ -379,11 +331,7 @@ def validate_types(graph: Graph) -> None:
 
 
 def check_ends(graph: Graph) -> None:
-    """Check that each relation has as many edges as it says, from sources of its type, with ids in its list.
-
-    Raises:
-        DataError: names the relation and the first value that is wrong.
-    """
+    """Check each relation's number of edges, sources and ids; DataError names the first that is wrong."""
     types = graph.types
     assert types is not None
     counts = [nodes.num_nodes for nodes in types.nodes.values()]
@@ -465,11 +413,7 @@ def _check_rows(types: Types, csc: Csc) -> None:
 
 
 def check_schema(graph: Graph) -> None:
-    """Check that a graph has the columns that its schema names.
-
-    Raises:
-        DataError: a node type or relation has no features, or another number of columns, or a name repeats.
-    """
+    """Raise DataError unless types and relations have the columns that the schema names, each once."""
     check_type(graph.schema, "schema", Schema, "a graphbraid.graph.Schema")
     if not graph.schema.columns:
         return

@@ -21,7 +21,6 @@ from graphbraid.graph.scans import (
     native_for,
     unchanged,
 )
-from graphbraid.signatures import typed
 
 _EDGES_AT_A_TIME = 1 << 20
 """Edges, and nodes, that :func:`degrees_and_loops` counts at a time."""
@@ -237,14 +236,9 @@ def transpose_of(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return the arrays of the transpose of ``csc``, which :meth:`Csc.transpose` wraps and keeps.
 
-    Args:
-        csc: Adjacency to transpose.
-        keep_perm: Also return ``perm``.
-        narrow_perm: Return ``perm`` as int32 if every position fits.
-
-    Returns:
-        ``indptr`` ``(num_src + 1,)`` int64; ``destinations`` ``(num_edges,)`` in the dtype of ``indices``,
-        sorted within each source; ``perm`` ``(num_edges,)`` int64 or int32, or None.
+    They are ``indptr`` ``(num_src + 1,)`` int64; ``destinations`` ``(num_edges,)`` in the dtype of
+    ``indices``, sorted within each source; ``perm`` ``(num_edges,)`` int64 or, if narrow and every position
+    fits, int32; or None without ``keep_perm``.
     """
     num_edges = csc.num_edges
     perm_dtype = index_dtype(num_edges) if narrow_perm else torch.int64
@@ -253,7 +247,7 @@ def transpose_of(
         order = torch.argsort(csc.indices, stable=True)
         destinations = csc.destinations()[order]
         return (
-            _count_to_indptr(csc.indices, csc.num_src),
+            indptr_of_rows(csc.indices, csc.num_src),
             destinations,
             order.to(perm_dtype) if keep_perm else None,
         )
@@ -283,7 +277,7 @@ def _first_unsorted_row(csc: Csc) -> int:
 def _reference_coo_to_csc(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
     by_source = torch.argsort(src, stable=True)  # the next sort, also stable, keeps this order among equals
     perm = by_source[torch.argsort(dst[by_source], stable=True)]
-    return _count_to_indptr(dst, num_dst), src[perm], perm
+    return indptr_of_rows(dst, num_dst), src[perm], perm
 
 
 def _needs_wide_counts(num_edges: int) -> bool:
@@ -304,8 +298,9 @@ def ranges(begins: Tensor, counts: Tensor) -> Tensor:
     return places.add_(torch.arange(places.numel(), device=places.device))
 
 
-def _count_to_indptr(keys: Tensor, num_keys: int) -> Tensor:
-    return indptr_of(torch.bincount(keys, minlength=num_keys))
+def indptr_of_rows(rows: Tensor, num_rows: int) -> Tensor:
+    """Return the ``(num_rows + 1,)`` int64 ends of rows, by the row of each element."""
+    return indptr_of(torch.bincount(rows, minlength=num_rows))
 
 
 def _new_indptr(num_rows: int) -> Tensor:
@@ -321,7 +316,7 @@ def _new_indptr(num_rows: int) -> Tensor:
 def _rising_to_indptr(rows: Tensor, num_rows: int) -> Tensor:
     kernels = native_for(rows)
     if kernels is None:
-        return _count_to_indptr(rows, num_rows)
+        return indptr_of_rows(rows, num_rows)
     indptr = _new_indptr(num_rows)
     kernels.rows_to_indptr(rows, indptr)
     return indptr
@@ -362,70 +357,16 @@ def degrees_and_loops(csc: Csc) -> tuple[Tensor, Tensor | None]:
     return degree, loop
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class NeighborPartitions:
-    """The rows of an adjacency in slices of equal size, row by row."""
-
-    row: Tensor
-    """``(num_slices,)`` destination of each slice, never falling, in the dtype of the columns."""
-    indptr: Tensor
-    """``(num_slices + 1,)`` int64: slice i holds edges ``[indptr[i], indptr[i + 1])``, at least one."""
-    first: Tensor
-    """``(num_rows + 1,)`` int64: row v has slices ``[first[v], first[v + 1])``, none where it has no edge."""
-    size: int
-    """Number of edges of each slice but a row's last."""
-
-    @property
-    def num_slices(self) -> int:
-        """Number of slices."""
-        return self.row.numel()
-
-
-@typed
-def neighbor_partitions(csc: Csc, size: int) -> NeighborPartitions:
-    """Cut each row of an adjacency into slices of ``size`` edges; the last slice of a row may be shorter.
-
-    The workload-aware neighbour split of Wang et al., "MGG": a hub is the work of many warps. No slice holds
-    edges of two rows, so that a slice has one partial sum.
-
-    Args:
-        csc: A local or a remote graph.
-        size: Edges of a slice, at least 1.
-
-    Raises:
-        ConfigError: ``size`` is less than 1.
-    """
-    as_count(size, "size", least=1)
-    degrees = csc.degrees()
-    first = indptr_of((degrees + size - 1) // size)
-    counts = first.diff()
-    row = torch.arange(csc.num_dst, dtype=csc.indices.dtype).repeat_interleave(counts)
-    number = torch.arange(row.numel()) - first[:-1].repeat_interleave(counts)
-    begin = csc.indptr[:-1].repeat_interleave(counts) + number * size
-    # A slice ends where the next begins, since rows without edges have no slice.
-    indptr = torch.cat([begin, csc.indptr[-1:]])
-    return NeighborPartitions(row=row, indptr=indptr, first=first, size=size)
-
-
 class KeyLookup:
-    """The places of each key in a list.
-
-    Args:
-        keys: ``(num_keys,)`` integers, in any order, repeated or not.
-    """
+    """The places of each key in a list of integers, in any order, repeated or not."""
 
     def __init__(self, keys: Tensor) -> None:
         self._keys, self._order = keys.sort(stable=True)
 
     def places(self, wanted: Tensor) -> tuple[Tensor, Tensor]:
-        """Return where some keys stand.
+        """Return for each pair of a wanted key and an equal one of the list the place of each, int64.
 
-        Args:
-            wanted: ``(num_wanted,)`` integers of the dtype of the keys.
-
-        Returns:
-            For each pair of a wanted key and an equal key of the list, the place of each, int64. Pairs are in
-            the order of ``wanted``, then in that of the list.
+        Pairs are in the order of ``wanted``, then in that of the list.
         """
         starts = torch.searchsorted(self._keys, wanted)
         counts = torch.searchsorted(self._keys, wanted, right=True) - starts

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_number, check_choice
-from graphbraid.graph.csc import Csc, coo_to_csc, indptr_of, transpose_of
+from graphbraid.graph.csc import Csc, coo_to_csc, indptr_of_rows, transpose_of
 from graphbraid.graph.scans import native_for
 from graphbraid.signatures import typed
 
@@ -198,5 +198,5 @@ def _reference_combine(weight: Tensor, group: Tensor, num_groups: int, how: str)
 
 
 def _from_sorted_list(csc: Csc, src: Tensor, dst: Tensor, weight: Tensor | None) -> Csc:
-    indptr = indptr_of(torch.bincount(dst, minlength=csc.num_dst))
+    indptr = indptr_of_rows(dst, csc.num_dst)
     return Csc(indptr, src.to(csc.indices.dtype), csc.num_src, weight, trusted=True)

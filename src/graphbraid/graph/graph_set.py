@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graphbraid.arguments import check_tensor
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import indptr_of, ranges
+from graphbraid.graph.csc import indptr_of, indptr_of_rows, ranges
 from graphbraid.graph.graph import Graph
 from graphbraid.graph.interop.convert import as_labels, as_splits
 from graphbraid.graph.interop.pyg import data_class
@@ -254,7 +254,7 @@ class GraphSet:
                 f"{int(of_node[destination])}; edges must stay in their graph"
             )
         by_graph = of_edge.argsort(stable=True)
-        edge_starts = indptr_of(torch.bincount(of_edge, minlength=num_nodes.numel()))
+        edge_starts = indptr_of_rows(of_edge, num_nodes.numel())
         edges = local[ends][:, by_graph]
         arrays = {EDGES: JoinedAttribute(values=edges, starts=edge_starts, dim=1, steps=num_nodes)}
         own, labels = torch.arange(num_nodes.numel() + 1), graph.nodes_of(graphs)
@@ -348,11 +348,7 @@ class GraphSet:
 
 
 def types_of_sets(graph: Graph) -> tuple[str, str]:
-    """Return the node types of a graph that stands for many: that of the nodes, and that of the graphs.
-
-    Raises:
-        DataError: it has other types or relations; says which are needed.
-    """
+    """Return the node types of a graph of many: nodes, then graphs; DataError says what is needed."""
     known = ", ".join("__".join(one) for one in graph.edge_types)
     within = {one[0] for one in graph.edge_types if one[0] == one[2]}
     beside = [one for one in graph.node_types if one not in within]
@@ -377,11 +373,7 @@ def types_of_sets(graph: Graph) -> tuple[str, str]:
 
 
 def listed(graphs: Any) -> list[Any]:
-    """Return the graphs of a list, a dataset, a ``Batch`` or a ``DataLoader``.
-
-    Raises:
-        DataError: it is none of these, there are no graphs, or one is no graph of one type.
-    """
+    """Return the graphs of a list, dataset, ``Batch`` or ``DataLoader``; DataError if they are none of it."""
     if isinstance(graphs, torch.utils.data.DataLoader):
         graphs = graphs.dataset
     if hasattr(graphs, "to_data_list"):
@@ -405,11 +397,7 @@ def listed(graphs: Any) -> list[Any]:
 
 
 def stacked(graphs: Sequence[Any]) -> tuple[dict[str, JoinedAttribute], Tensor]:
-    """Return the attributes of all graphs by name, and their numbers of nodes.
-
-    Raises:
-        DataError: a graph lacks an attribute or has another one; or attributes do not fit each other.
-    """
+    """Return attributes of all graphs by name, and numbers of nodes; DataError if they do not fit."""
     names = set(graphs[0].keys()) - {"num_nodes"}
     for at, one in enumerate(graphs):
         if (others := names ^ (set(one.keys()) - {"num_nodes"})) or names & {*_MADE}:
@@ -474,15 +462,8 @@ def batch_of(
 ) -> Any:
     """Return PyG's ``Batch`` of the graphs ``ids``, as its ``DataLoader`` makes it.
 
-    Args:
-        values: attributes of these graphs by name, joined.
-        ids: the graphs.
-        arrays: attributes of all graphs by name.
-        num_nodes: number of nodes of each graph in the batch.
-        kind: class of each graph's data. If None, ``Data``.
-
-    Raises:
-        MissingPackageError: PyG is not installed.
+    ``values`` are these graphs' attributes, joined, and ``arrays`` those of all graphs. ``kind`` is the class
+    of each graph's data, by default ``Data``.
     """
     made = data_class("Batch")(_base_cls=data_class() if kind is None else kind)
     for name, value in values.items():

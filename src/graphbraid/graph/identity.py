@@ -84,15 +84,9 @@ def _joined(*marks: str) -> str:
 
 
 def check_made_for(made: object, here: Csc | Features | None, what: str) -> None:
-    """Check that something was made for the topology or the features that it is used with.
+    """Raise DataError if the ``mark`` of ``made`` is of another topology or other features than ``here``.
 
-    Args:
-        made: an object with a ``mark``. Without one, or with "", nothing is checked.
-        here: the topology or the features that it is used with.
-        what: subject and verb for the message, such as ``tiers were``.
-
-    Raises:
-        DataError: it was made for others, or its mark is no text.
+    Without a mark nothing is checked. ``what`` is subject and verb for the message, such as ``tiers were``.
     """
     made_for = getattr(made, "mark", "")
     if not isinstance(made_for, str):

@@ -87,16 +87,9 @@ ORDERS: Mapping[str, Callable[[Csc], Tensor]] = MappingProxyType(
 
 
 def inverse_of(order: Tensor) -> Tensor:
-    """Return each node's position in an order: ``inverse[order[i]] == i``.
+    """Return each node's position in an order: ``inverse[order[i]] == i``, in its narrowest dtype.
 
-    Args:
-        order: ``(num_nodes,)`` int32 or int64.
-
-    Returns:
-        ``(num_nodes,)`` in the dtype of :func:`~graphbraid.graph.csc.index_dtype`.
-
-    Raises:
-        DataError: The order is not a permutation; names the first wrong entry.
+    DataError names the first entry of ``order``, ``(num_nodes,)``, that makes it no permutation.
     """
     check_tensor(order, "order")
     if order.ndim != 1 or order.dtype not in ID_DTYPES:

@@ -9,12 +9,7 @@ from torch import Tensor
 def invert_order(order: Tensor, inverse: Tensor) -> int:
     """Write each node's position in an order; return the first wrong position, or -1.
 
-    Args:
-        order: ``(num_nodes,)`` int32 or int64.
-        inverse: ``(num_nodes,)`` int32 or int64, overwritten.
-
-    Returns:
-        The first position that does not hold a node, or else the first that repeats one.
+    That is the first that does not hold a node, or else the first that repeats one.
     """
     wild = ((order < 0) | (order >= order.numel())).nonzero()
     if wild.numel():
@@ -26,13 +21,7 @@ def invert_order(order: Tensor, inverse: Tensor) -> int:
 
 
 def community_order(indptr: Tensor, indices: Tensor, out: Tensor) -> None:
-    """Write the nodes community by community; see :func:`.orders.community_order`.
-
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        out: ``(num_nodes,)`` int64, overwritten.
-    """
+    """Write the nodes, ``(num_nodes,)`` int64, by community; see :func:`.orders.community_order`."""
     ends, sources = indptr.tolist(), indices.tolist()
     num_nodes, total = len(ends) - 1, float(len(sources))
     strength = [float(ends[v + 1] - ends[v]) for v in range(num_nodes)]

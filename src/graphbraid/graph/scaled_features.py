@@ -157,11 +157,7 @@ def _scales(rows: Tensor) -> Tensor:
 
 
 def check_scale(scale: Tensor) -> None:
-    """Check that scales are finite and not negative.
-
-    Raises:
-        DataError: names the first that is not.
-    """
+    """Raise DataError that names the first scale that is not finite or negative."""
     position = first_unsound_weight(scale, may_be_negative=False)
     if position >= 0:
         raise DataError(

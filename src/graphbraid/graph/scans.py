@@ -168,11 +168,7 @@ def first_where(values: Tensor, wrong: Callable[[Tensor], Tensor]) -> int:
 
 
 def check_ids(ids: Tensor, bound: int, what: str) -> None:
-    """Check that ``ids`` is a 1-d tensor of int32 or int64 node ids in ``[0, bound)``.
-
-    Raises:
-        DataError: names ``what`` and the first position that is wrong.
-    """
+    """Raise DataError unless ``ids`` are 1-d int32 or int64 in ``[0, bound)``; it names the first."""
     check_tensor(ids, what)
     if ids.ndim != 1 or ids.dtype not in ID_DTYPES:
         raise DataError(
@@ -186,11 +182,7 @@ def check_ids(ids: Tensor, bound: int, what: str) -> None:
 
 
 def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
-    """Check in constant time: shapes, dtypes, devices and both ends of ``indptr``.
-
-    Raises:
-        DataError: names the array that does not fit.
-    """
+    """Compare shapes, dtypes, devices and ends of ``indptr`` in constant time; DataError names the array."""
     check_tensor(indptr, "indptr")
     check_tensor(indices, "indices")
     if indptr.dtype != torch.int64 or indptr.ndim != 1 or indptr.numel() < 1:
@@ -215,11 +207,7 @@ def check_csc(indptr: Tensor, indices: Tensor, *, num_src: int) -> None:
 
 
 def check_indptr(indptr: Tensor, what: str) -> None:
-    """Check that ``indptr`` never decreases.
-
-    Raises:
-        DataError: names ``what`` and the first row where it does.
-    """
+    """Raise DataError that names ``what`` and the first row where ``indptr`` decreases."""
     row = first_fall(indptr)
     if row >= 0:
         raise DataError(
@@ -229,11 +217,7 @@ def check_indptr(indptr: Tensor, what: str) -> None:
 
 
 def check_columns(indptr: Tensor, indices: Tensor, bound: int, what: str) -> None:
-    """Check that ``indptr`` never decreases and that all ``indices`` lie in ``[0, bound)``.
-
-    Raises:
-        DataError: names the first wrong value and, for an index, the row that holds it.
-    """
+    """Raise DataError for the first decrease of ``indptr``, or index outside ``[0, bound)`` and its row."""
     check_indptr(indptr, f"indptr of {what}" if what else "indptr")
     position = first_out_of_range(indices, bound)
     if position < 0:
@@ -251,11 +235,7 @@ def check_columns(indptr: Tensor, indices: Tensor, bound: int, what: str) -> Non
 
 
 def check_weight(weight: Tensor, num_edges: int, what: str = "edge weights", name: str = "weight") -> None:
-    """Check that edge weights are ``(num_edges,)`` float32 and finite.
-
-    Raises:
-        DataError: names the first that is not.
-    """
+    """Raise DataError unless edge weights are ``(num_edges,)`` float32 and finite; it names the first."""
     check_tensor(weight, what)
     if weight.dtype != torch.float32 or weight.shape != (num_edges,):
         raise DataError(
@@ -268,16 +248,7 @@ def check_weight(weight: Tensor, num_edges: int, what: str = "edge weights", nam
 
 
 def check_finite(rows: Tensor, first: int, name: str = "x") -> None:
-    """Check that rows of features are finite.
-
-    Args:
-        rows: ``(num_rows, num_cols)`` floats.
-        first: number of the first of them.
-        name: of the whole, for messages.
-
-    Raises:
-        DataError: names the first number that is not, its row and column.
-    """
+    """Raise DataError that names the first number of rows from ``first`` on, its row and column."""
     finite = rows.isfinite()
     if not bool(finite.all()):
         row, column = (int(i) for i in (~finite).nonzero()[0])

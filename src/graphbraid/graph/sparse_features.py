@@ -13,7 +13,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.arguments import as_count, as_flag, check_tensor, shown
 from graphbraid.errors import DataError
-from graphbraid.graph.csc import indptr_of, ranges
+from graphbraid.graph.csc import indptr_of, indptr_of_rows, ranges
 from graphbraid.graph.scans import Versioned, check_columns, check_csc, check_ids, unchanged
 
 
@@ -157,7 +157,7 @@ class SparseFeatures(Versioned):
             raise DataError(f"dense features must be 2-d; got shape {tuple(dense.shape)}")
         row, column = dense.nonzero(as_tuple=True)
         return cls(
-            indptr=indptr_of(torch.bincount(row, minlength=dense.shape[0])),
+            indptr=indptr_of_rows(row, dense.shape[0]),
             indices=column.int(),
             values=dense[row, column],
             num_cols=dense.shape[1],

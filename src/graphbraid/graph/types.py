@@ -345,15 +345,9 @@ def num_rows_of(types: Types) -> int:
 
 
 def rows_of_nodes(relations: list[Relation], first_ids: list[int], ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the rows that nodes have, one for each relation into their type, as numbers.
+    """Return the rows of nodes, one for each relation into their type, and their number for each node.
 
-    Args:
-        relations: where each relation stands.
-        first_ids: id in the whole graph of the first node of each type, and at the end the number of nodes.
-        ids: ``(num_ids,)`` int64 ids in the whole graph.
-
-    Returns:
-        ``(num_rows,)`` int64 rows, node by node, and ``(num_ids,)`` int64 number of rows of each node.
+    ``first_ids`` are those of the first node of each type, and at the end the number of nodes; all are int64.
     """
     stride, first_row = torch.zeros(2, len(first_ids) - 1, dtype=torch.int64)
     for one in reversed(relations):  # the first relation into a type has its nodes' first rows

@@ -192,16 +192,8 @@ class SAGEConv(Conv):
 
     def to_pyg(self) -> nn.Module:
         """Return PyG's layer of the same name with a copy of the weights."""
-        return pyg_layer(
-            self,
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            aggr=self.aggr,
-            normalize=self.normalize,
-            root_weight=self.root_weight,
-            project=self.lin is not None,
-            bias=self.lin_l.bias is not None,
-        )
+        same = ("in_channels", "out_channels", "aggr", "normalize", "root_weight")
+        return pyg_layer(self, *same, project=self.lin is not None, bias=self.lin_l.bias is not None)
 
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias; with ``normalize``, the whole layer."""
@@ -483,11 +475,7 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def without_last_layer(model: Model) -> Model:
-    """Return a model without the last of its ``convs``; it shares the others, and hooks of inputs.
-
-    Raises:
-        ConfigError: it has one layer.
-    """
+    """Return a model without its last layer, sharing the others and hooks; ConfigError if it has one."""
     layers: Any = model.convs
     if len(layers) < 2:
         raise ConfigError(

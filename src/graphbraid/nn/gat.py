@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -81,24 +80,19 @@ class AttentionConv(Conv):
         Raises:
             ConfigError: ``row_dropout``, which PyG's layer does not have.
         """
-        options: dict[str, Any] = {}
-        if isinstance(self, GATv2Conv):
-            options["share_weights"] = self.share_weights
-        elif getattr(self, "row_dropout", 0):
+        if getattr(self, "row_dropout", 0):
             raise ConfigError("to_pyg of GATConv: PyG's layer has no row_dropout; set it to 0 before")
-        return pyg_layer(
-            self,
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            heads=self.heads,
-            concat=self.concat,
-            negative_slope=self.negative_slope,
-            dropout=self.dropout,
-            add_self_loops=self.add_self_loops,
-            bias=self.bias is not None,
-            residual=self.res is not None,
-            **options,
-        )
+        same = [
+            "in_channels",
+            "out_channels",
+            "heads",
+            "concat",
+            "negative_slope",
+            "dropout",
+            "add_self_loops",
+        ]
+        same += ["share_weights"] if isinstance(self, GATv2Conv) else []
+        return pyg_layer(self, *same, bias=self.bias is not None, residual=self.res is not None)
 
     @abstractmethod
     def attend(self, x: LayerInput, csc: Csc) -> Tensor:

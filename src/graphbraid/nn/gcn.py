@@ -86,14 +86,8 @@ class GCNConv(Conv):
                 "to_pyg of GCNConv(improved=True): PyG's layer adds self-loops of weight 1, not 2, to edges "
                 "without weights"
             )
-        return pyg_layer(
-            self,
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            add_self_loops=self.add_self_loops,
-            normalize=self.normalize,
-            bias=self.bias is not None,
-        )
+        same = ("in_channels", "out_channels", "add_self_loops", "normalize")
+        return pyg_layer(self, *same, bias=self.bias is not None)
 
     def combine(self, x: LayerInput, csc: Csc) -> Tensor:
         """Compute the layer without its bias."""
@@ -122,11 +116,18 @@ def gcn_norm(
     equal to it if all neighbours are taken. Where a weight is below 0, all must be.
     """
     fill = 2.0 if improved else 1.0
-    if tracing():
-        return _traced_norm(csc, add_self_loops, fill, dtype)
-    key = ("gcn_norm", add_self_loops, improved, dtype)
-    factors = derived(csc, key, lambda: _gcn_factors(csc, add_self_loops, fill, dtype))
-    src_scale, dst_scale, loop, weight, skip = factors
+    if tracing():  # no value is known, so that none may be trivial
+        wide = dtype == torch.float64
+        args = (csc.weight, csc.src_degree, csc.src_loop, add_self_loops, fill, wide)
+        found = iter(_factors(csc, *args))
+        src_scale, dst_scale = next(found), next(found)
+        loop = next(found) if add_self_loops and csc.weight is not None else None
+        weight, skip = None if csc.src_degree is None else next(found), add_self_loops
+    else:
+        key = ("gcn_norm", add_self_loops, improved, dtype)
+        src_scale, dst_scale, loop, weight, skip = derived(
+            csc, key, lambda: _gcn_factors(csc, add_self_loops, fill, dtype)
+        )
     return Aggregation(
         csc=csc,
         weight=csc.weight if weight is None else weight,
@@ -135,24 +136,6 @@ def gcn_norm(
         loop=loop,
         loop_scale=(fill if loop is None else 1.0) if add_self_loops else 0.0,
         skip_loops=skip,
-    )
-
-
-def _traced_norm(csc: Csc, add_self_loops: bool, fill: float, dtype: torch.dtype) -> Aggregation:
-    """Return :func:`gcn_norm` for any values, since none are known while torch traces."""
-    found = iter(
-        _factors(csc, csc.weight, csc.src_degree, csc.src_loop, add_self_loops, fill, dtype == torch.float64)
-    )
-    src_scale, dst_scale = next(found), next(found)
-    loop = next(found) if add_self_loops and csc.weight is not None else None
-    return Aggregation(
-        csc=csc,
-        weight=csc.weight if csc.src_degree is None else next(found),
-        src_scale=src_scale,
-        dst_scale=dst_scale,
-        loop=loop,
-        loop_scale=(fill if loop is None else 1.0) if add_self_loops else 0.0,
-        skip_loops=add_self_loops,
     )
 
 

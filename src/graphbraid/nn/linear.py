@@ -32,11 +32,7 @@ def kaiming(weight: Tensor | None) -> None:
 
 
 def as_widths(in_channels: int, out_channels: int) -> tuple[int, int]:
-    """Return the two widths of a layer after checking them and the size of its weight.
-
-    Raises:
-        ConfigError: a width is not a positive integer, or the weight would be too large.
-    """
+    """Return the two widths of a layer; ConfigError if one is not positive or the weight too large."""
     rows = as_count(in_channels, "in_channels", least=1, most=MOST_WIDTH)
     columns = as_count(out_channels, "out_channels", least=1, most=MOST_WIDTH)
     if rows * columns > MOST_WEIGHTS:

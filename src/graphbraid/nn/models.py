@@ -368,15 +368,9 @@ class PooledModel(nn.Module):
 
 
 def pool(rows: Tensor, ptr: Tensor, readout: Readout) -> Tensor:
-    """Return the sum, mean or largest entries of the rows of each graph, ``(num_graphs, width)``.
+    """Return the sum, mean or max of the rows of each graph, ``(num_graphs, width)``.
 
-    Args:
-        rows: ``(num_nodes, width)`` rows of nodes, graph by graph.
-        ptr: ``(num_graphs + 1,)`` int64: where the rows of each graph begin.
-        readout: ``sum``, ``mean`` or ``max``.
-
-    Raises:
-        DataError: ``ptr`` does not end at the number of rows.
+    The rows of nodes stand graph by graph, and ``ptr``, int64, says where each begins; else DataError.
     """
     check_tensor(ptr, "ptr", ndim=1)
     if not ptr.numel() or int(ptr[-1]) != rows.shape[0]:

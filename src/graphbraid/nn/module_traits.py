@@ -69,11 +69,7 @@ def num_layers(model: object) -> int | None:
 
 
 def layers_of(model: object) -> int:
-    """Return the number of layers of a model that is called with one block per layer.
-
-    Raises:
-        ConfigError: it does not say.
-    """
+    """Return the number of layers of a model that takes one block per layer; ConfigError if unknown."""
     layers = num_layers(model)
     if layers is None:
         raise ConfigError(

@@ -37,15 +37,16 @@ def pyg_nn(module: nn.Module) -> Any:
     return torch_geometric.nn
 
 
-def pyg_layer(layer: nn.Module, name: str = "", **options: Any) -> nn.Module:
-    """Make PyG's layer of the same name, or of ``name``, with a copy of a layer's weights and its mode.
+def pyg_layer(layer: nn.Module, *same: str, kind: str = "", **options: Any) -> nn.Module:
+    """Make PyG's layer of the same name, or ``kind``, with a copy of a layer's weights, its mode and options.
 
-    Raises:
-        ConfigError: the layer holds other weights than PyG's, as after weight normalisation.
+    Options named ``same`` are attributes of the layer. ConfigError: it holds other weights than PyG's, as
+    after weight normalisation.
     """
-    kind = getattr(pyg_nn(layer), name or type(layer).__name__)
+    make = getattr(pyg_nn(layer), kind or type(layer).__name__)
+    options |= {name: getattr(layer, name) for name in same}
     with torch.random.fork_rng([]):  # training goes on with the same random numbers
-        made: nn.Module = kind(**options)
+        made: nn.Module = make(**options)
     first = next(layer.parameters(), None)
     if first is not None:
         made.to(first.device, first.dtype)
@@ -61,11 +62,7 @@ def pyg_layer(layer: nn.Module, name: str = "", **options: Any) -> nn.Module:
 
 
 def checked_copy(made: nn.Module, of: nn.Module) -> nn.Module:
-    """Return a model's copy, which must have as many parameters.
-
-    Raises:
-        ConfigError: the model's layers share some, which the copy's would not.
-    """
+    """Return a model's copy; ConfigError if it has other parameters, as where layers share some."""
     if len(list(made.parameters())) != len(list(of.parameters())):
         raise ConfigError(
             f"layers of {type(of).__name__} share parameters, which those of PyG's model would not"
@@ -84,11 +81,7 @@ def plain(module: nn.Module) -> nn.Module:
 
 
 def as_pyg(model: nn.Module) -> nn.Module:
-    """Return the result of a model's ``to_pyg``, or a copy of a model from elsewhere.
-
-    Raises:
-        ConfigError: the model holds layers of graphbraid, and has no ``to_pyg``.
-    """
+    """Return a model's ``to_pyg()``, or a copy of one from elsewhere; ConfigError for our layers without."""
     if callable(convert := getattr(model, "to_pyg", None)):
         made: nn.Module = convert()
         return made
@@ -108,13 +101,8 @@ def activation(act: str) -> list[nn.Module]:
 class TypedRGCN(nn.Module):
     """:class:`graphbraid.nn.RGCN` of PyTorch's and PyG's layers, over the nodes of all types in one list.
 
-    Args:
-        inputs: by node type, in order, the input layer; one that is an ``nn.Embedding`` takes ids.
-        convs: PyG's ``RGCNConv`` layers.
-        edge_types: the relations, by their numbers.
-        node_type: type to return outputs of. If None, outputs of all types, by type.
-        act: activation.
-        dropout: probability of dropping an element behind inputs and between layers.
+    ``inputs`` are layers by node type; an ``nn.Embedding`` takes ids. Without ``node_type``, outputs are by
+    type.
     """
 
     def __init__(

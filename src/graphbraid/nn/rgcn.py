@@ -85,16 +85,9 @@ class RGCNConv(nn.Module):
 
     def to_pyg(self) -> nn.Module:
         """Return PyG's ``RGCNConv`` with a copy of the weights."""
+        same = ("in_channels", "out_channels", "num_relations", "num_bases", "aggr")
         return pyg_layer(
-            self,
-            "RGCNConv",
-            in_channels=self.in_channels,
-            out_channels=self.out_channels,
-            num_relations=self.num_relations,
-            num_bases=self.num_bases,
-            aggr=self.aggr,
-            root_weight=self.root is not None,
-            bias=self.bias is not None,
+            self, *same, kind="RGCNConv", root_weight=self.root is not None, bias=self.bias is not None
         )
 
     def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
@@ -186,11 +179,7 @@ def _product(x: Tensor, weight: Tensor) -> Tensor:
 def relations_of(
     edge_index: Tensor, edge_type: Tensor, num_nodes: int, num_relations: int
 ) -> tuple[Csc, ...]:
-    """Return an adjacency for each relation of an edge list, kept for as long as its tensors live unchanged.
-
-    Raises:
-        DataError: an id or a relation is out of range, or there is not one relation per edge.
-    """
+    """Return the adjacency of each relation of an edge list, cached with its tensors, or raise DataError."""
     as_csc(edge_index, num_nodes)  # checks the list, and keeps what it has checked
     check_edge_type(edge_type, edge_index.shape[1])
     if tracing():

@@ -352,12 +352,7 @@ class ColumnsLinear(nn.Module):
     This is a linear layer over the one-hot codes, whose zeros are never held. Row 0, for categories that are
     not known, begins at zero. Rows are divided by the fourth root of their number: Adam moves every
     weight equally fast, and the row of a category that few nodes have would fit their noise before the others
-    have learned (decision 0019).
-
-    Args:
-        width: number of columns, of numbers and of codes.
-        hidden: width of the output.
-        learned: the columns of codes, and how many rows are learned for each.
+    have learned (decision 0019). ``learned`` has the columns of codes, and their numbers of rows.
     """
 
     numbers: Tensor
@@ -387,11 +382,7 @@ class ColumnsLinear(nn.Module):
                 table.weight[0] = 0
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return ``(num_rows, hidden)`` of ``x``, ``(num_rows, width)`` dense rows.
-
-        Raises:
-            DataError: a code has no row.
-        """
+        """Return ``(num_rows, hidden)`` of dense ``(num_rows, width)``; DataError if a code has no row."""
         weight = self.linear.weight
         numbers = x.index_select(1, self.numbers) if self.numbers.numel() else x.new_zeros(len(x), 1)
         product = dense_linear if type(self.linear) is Linear else F.linear  # that of a copy for PyG
@@ -413,18 +404,10 @@ def input_layer(
     *,
     sharded: bool = False,
 ) -> nn.Module:
-    """Make the input layer of a node type.
+    """Make the input layer of a node type of features ``width``, or of ``num_nodes`` learned rows without.
 
-    Args:
-        name: name of the type.
-        width: width of its features; 0 without any.
-        hidden: width of the rows that the layer gives.
-        num_nodes: number of nodes of the types without features.
-        learned: columns of codes, as :class:`ColumnsLinear` takes them.
-        sharded: whether ranks divide learned rows.
-
-    Raises:
-        ConfigError: a number is out of range, or one of nodes is missing.
+    ``learned`` are columns of codes, as :class:`ColumnsLinear` takes them, and ``sharded`` whether ranks
+    divide learned rows. ConfigError: a number is out of range, or that of the nodes is missing.
     """
     if as_count(width, f"in_channels[{name!r}]", most=MOST_WIDTH):
         return ColumnsLinear(width, hidden, learned) if learned else Linear(width, hidden)
@@ -446,18 +429,10 @@ def _as_products(rows: Tensor) -> Tensor:
 def input_rows(
     name: str, layer: nn.Module, x: LayerInput | None, ids: Tensor | None, *, act: str, p: float
 ) -> Tensor:
-    """Return the rows of a node type that the first relational layer takes, ``(num_rows, hidden)``.
+    """Return the ``(num_rows, hidden)`` rows of a node type that the first relational layer takes.
 
-    Args:
-        name: name of the type.
-        layer: its :func:`input_layer`.
-        x: ``(num_rows, width)`` features, dense or sparse; not read where rows are learned.
-        ids: ``(num_rows,)`` ids of learned rows. If None, all in order.
-        act: activation, which learned rows do not pass through.
-        p: probability of dropping an element.
-
-    Raises:
-        DataError: features or ids do not fit.
+    Features ``x`` are not read where rows are learned, whose ``ids`` are by default all in order, and which
+    do not pass through ``act``; ``p`` is the probability of dropping an element.
     """
     mask_type(name)
     if isinstance(layer, ShardedEmbedding):

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_count, check_tensor
 from graphbraid.errors import ConfigError, DataError
-from graphbraid.graph.csc import Csc, NeighborPartitions, index_dtype, indptr_of, neighbor_partitions
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of
 from graphbraid.graph.scans import first_out_of_range
 from graphbraid.ops import reference
 from graphbraid.ops.aggregation import Aggregation
@@ -344,13 +344,13 @@ class PipelinePlan:
     @classmethod
     def of(cls, edges: PeerEdges, config: PipelineConfig) -> PipelinePlan:
         """Cut a map into partitions of ``ps`` edges and deal them to warps."""
-        local, remote = (neighbor_partitions(csc, config.ps) for csc in (edges.local, edges.remote))
+        local, remote = (slices_of(csc, config.ps) for csc in (edges.local, edges.remote))
         target, rest, rest_first = _targets(local, remote)
         ids = torch.promote_types(edges.local.indices.dtype, edges.remote.indices.dtype)
         return cls(
             edges=edges,
             config=config,
-            work=interleaved(local.num_slices, remote.num_slices, config.dist),
+            work=interleaved(local.row.numel(), remote.row.numel(), config.dist),
             indptr=torch.cat([local.indptr[:-1], remote.indptr + edges.local.num_edges]),
             indices=torch.cat([edges.local.indices.to(ids), edges.remote.indices.to(ids)]),
             owner=edges.owner,
@@ -383,7 +383,27 @@ def most_bytes(num_edges: int, num_rows: int, ps: int) -> int:
     return 16 * num_edges + (8 + 8 + 2 * 4) * num_partitions + (8 + 8 + 4) * (num_rows + 1)
 
 
-def _targets(local: NeighborPartitions, remote: NeighborPartitions) -> tuple[Tensor, Tensor, Tensor]:
+class Slices(NamedTuple):
+    """The rows of an adjacency in slices of equal size, row by row; none where a row has no edge."""
+
+    row: Tensor
+    indptr: Tensor
+    first: Tensor
+
+
+def slices_of(csc: Csc, size: int) -> Slices:
+    """Cut rows into slices of ``size`` edges, the last shorter, so that a hub is the work of many warps."""
+    degrees = csc.degrees()
+    first = indptr_of((degrees + size - 1) // size)
+    counts = first.diff()
+    row = torch.arange(csc.num_dst, dtype=csc.indices.dtype).repeat_interleave(counts)
+    begin = csc.indptr[:-1].repeat_interleave(counts)
+    begin += (torch.arange(row.numel()) - first[:-1].repeat_interleave(counts)) * size
+    # A slice ends where the next begins, since rows without edges have no slice.
+    return Slices(row, torch.cat([begin, csc.indptr[-1:]]), first)
+
+
+def _targets(local: Slices, remote: Slices) -> tuple[Tensor, Tensor, Tensor]:
     """Return where each partition's sum goes, and the other rows with their partial sums."""
     of_local, of_remote = local.first.diff(), remote.first.diff()
     counts = of_local + of_remote

@@ -72,11 +72,7 @@ class FolderKind:
         return (Path(path) / self.manifest).is_file()
 
     def refuse_others(self, folder: Path) -> None:
-        """Refuse to replace, and so delete, any folder that is neither of this kind nor empty.
-
-        Raises:
-            ResourceError: the folder is another one.
-        """
+        """Raise ResourceError for a folder that is neither of this kind nor empty: replacing deletes it."""
         if folder.exists() and not self.is_at(folder) and not (folder.is_dir() and not any(folder.iterdir())):
             raise ResourceError(
                 f"{folder} exists and is not a graphbraid {self.name}, so it is not replaced; choose another "
@@ -127,11 +123,7 @@ class FolderKind:
             )
 
     def array(self, folder: Path, entry: ArrayEntry, hint: str = "") -> StoredArray:
-        """Return the array that an entry of the manifest describes.
-
-        Raises:
-            DataError: the entry names a file outside the folder.
-        """
+        """Return the array of an entry of the manifest; DataError if its file is outside the folder."""
         if not entry.file or Path(entry.file).name != entry.file:
             raise DataError(f"{folder / self.manifest} names a file outside the {self.name}: {entry.file!r}")
         return StoredArray(folder / entry.file, entry, self, hint)
@@ -150,13 +142,8 @@ class StoredArray:
     def load(self, *, mapped: bool, verify: bool, sums: Callable[[], Tensor] | None = None) -> Tensor:
         """Map or read the array; its size and header are checked even without ``verify``.
 
-        Args:
-            mapped: Map it, and note its file.
-            verify: Compare it with its checksum.
-            sums: Returns the sums of the file's blocks, for code that reads the file itself.
-
-        Raises:
-            DataError: the file is missing, of another size, not what its entry says, or has changed.
+        ``mapped`` maps it and notes its file, ``verify`` compares it with its checksum, and ``sums`` returns
+        the sums of its blocks. DataError: the file is missing, not what its entry says, or has changed.
         """
         offset = self._checked_offset()
         if verify:
@@ -178,11 +165,7 @@ class StoredArray:
         return values
 
     def read(self) -> Tensor:
-        """The array, read and compared with its checksum.
-
-        Raises:
-            DataError: as :meth:`load`.
-        """
+        """The array, read and compared with its checksum; DataError as in :meth:`load`."""
         return self.load(mapped=False, verify=True)
 
     def _checked_offset(self) -> int:
@@ -297,11 +280,8 @@ def _checked_rows(parts: Iterator[Tensor], first: Tensor, num_rows: int) -> Iter
 def write_array(path: Path, array: ArrayParts, sums: BlockSums | None = None) -> dict[str, Any]:
     """Write a ``.npy`` file and return its entry for the folder's manifest.
 
-    Args:
-        path: The file to write.
-        array: The values.
-        sums: Takes in the file's bytes. The values then begin at the start of a block. So a row whose size
-            divides the block's size never lies in two blocks.
+    With ``sums``, which takes in the file's bytes, the values begin at the start of a block: a row whose size
+    divides the block's size never lies in two blocks.
     """
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in _DTYPES:

@@ -65,13 +65,8 @@ def bucket_bytes(values: Tensor | None) -> int:
 def renumbered_arrays(graph: Graph, order: Tensor, folder: Path) -> Iterator[tuple[str, ArrayParts]]:
     """Yield name and content of each array of the store of a renumbered graph.
 
-    Args:
-        graph: The graph before renumbering.
-        order: ``(num_nodes,)`` int32 or int64 permutation: the node that comes i-th.
-        folder: Folder of temporary files.
-
-    Raises:
-        DataError: The order is not a permutation of the nodes.
+    ``order`` is the ``(num_nodes,)`` permutation: the node that comes i-th; ``folder`` is for temporary
+    files.
     """
     check_length(order, graph.num_nodes)
     renumbering = Renumbering(order.to(graph.csc.indptr.device), ascending=True)
@@ -158,17 +153,8 @@ def bucketed_rows(
 
     The source is read once, in its order, and each row is written to the bucket of its part; a bucket is put
     in order in memory. Taking each part from the source directly would read nearly all of it once per part.
-    Memory holds twice a part. The buckets take as many bytes as ``values``, in an unnamed file that is gone
-    when the iteration ends or the process does.
-
-    Args:
-        values: ``(num_nodes, width)`` contiguous, on the CPU.
-        renumbering: the order of the nodes.
-        rows_in_part: number of rows of each part; the last part may have fewer.
-        folder: the folder for the file of the buckets.
-
-    Raises:
-        OSError: the disk is full or fails.
+    Memory holds twice a part. The buckets take as many bytes as ``values``, ``(num_nodes, width)`` contiguous
+    on the CPU, in an unnamed file that is gone when the iteration ends or the process does.
     """
     rows = values.detach().view(values.shape[0], -1).view(torch.uint8)
     with tempfile.TemporaryFile(dir=folder, buffering=0) as file:

@@ -66,11 +66,10 @@ def names_to_store(
     class_names: Sequence[str] | None,
     types: Mapping[str, StoreNames] | None,
 ) -> StoreNames:
-    """Return the names to store: those given, and class names that the graph has where none are given.
+    """Return the names to store: those given, else class names that the graph has.
 
-    Raises:
-        ConfigError: names by node type are given of a graph without types, or others of one with types.
-        DataError: ids are not one per node, or a node type does not exist.
+    ConfigError: names are by node type of a graph without types, or the other way. DataError: they do not
+    fit.
     """
     if types is not None and not graph.is_typed:
         raise ConfigError("names are by node type, and the graph has no types: give ids and class_names")
@@ -115,15 +114,9 @@ def stored_names(
     class_names: Sequence[str] | None,
     of_types: Sequence[tuple[str, Sequence[str] | None]] = (),
 ) -> StoreNames:
-    """Return the names in a store.
+    """Return the names in a store; DataError if they do not fit, or a node type does not exist.
 
-    Args:
-        arrays: the arrays of ids by name.
-        class_names: names of the classes.
-        of_types: name of each node type, and names of its classes.
-
-    Raises:
-        DataError: arrays do not fit together, or are of a node type that does not exist.
+    ``of_types`` has the name of each node type, and the names of its classes.
     """
     found: dict[int, dict[str, Tensor]] = {}
     for name, array in arrays.items():

@@ -266,11 +266,7 @@ def tensors_of(graph: Graph) -> Iterator[tuple[str, Tensor]]:
 
 
 def graph_of_arrays(manifest: StoreManifest, tensors: Mapping[str, Tensor], folder: Path) -> Graph:
-    """Return the graph that a manifest describes, with these arrays by name.
-
-    Raises:
-        DataError: an array is missing, or they do not fit each other.
-    """
+    """Return the graph that a manifest describes; DataError if an array is missing or they do not fit."""
     try:
         if manifest.types is not None:
             graph = typed_graph_of(manifest.types, tensors, manifest.num_nodes, manifest.name)

@@ -49,12 +49,7 @@ def splits_to_store(splits: Mapping[str, Tensor], prefix: str = "") -> Iterator[
 
 
 def stored_features(tensors: Mapping[str, Tensor], num_features: int, prefix: str = "") -> Features | None:
-    """Return the features among a store's arrays.
-
-    Raises:
-        DataError: they do not fit together.
-        KeyError: sparse features, or rows of int8, lack an array.
-    """
+    """Return the features among a store's arrays; DataError if they do not fit, KeyError if one is none."""
     x = tensors.get(f"{prefix}x")
     if f"{prefix}x_scale" in tensors or (x is not None and x.dtype == torch.int8):
         return ScaledFeatures(values=tensors[f"{prefix}x"], scale=tensors[f"{prefix}x_scale"])
@@ -191,12 +186,7 @@ def with_stored_tables(schema: Schema, node_types: Sequence[str], tensors: Mappi
 
 
 def typed_graph_of(entry: TypesEntry, tensors: Mapping[str, Tensor], num_nodes: int, name: str) -> Graph:
-    """Make a graph with types of a store's arrays.
-
-    Raises:
-        DataError: types or relations repeat, or arrays do not fit them or each other.
-        KeyError: an array that every such graph has is missing.
-    """
+    """Make a graph with types of a store's arrays; DataError if they do not fit, KeyError if one is none."""
     types = types_of(entry, tensors, num_nodes)
     rows = types.rows
     whole = Csc(tensors["indptr"], rows.indices, num_nodes, rows.weight, trusted=True)  # compared with rows

@@ -68,11 +68,7 @@ class ColumnChoice(BaseModel):
 
     @classmethod
     def of(cls, given: str | ColumnChoice) -> ColumnChoice:
-        """Return the choice that one word stands for: a kind or an encoding.
-
-        Raises:
-            ConfigError: there is no such kind or encoding, or they do not go together.
-        """
+        """Return the choice that a kind or encoding stands for; ConfigError if there is no such one."""
         check_type(given, "the type or encoder of a column", (str, cls), "text", error=ConfigError)
         if isinstance(given, str):
             given = cls(type=given) if given in HOWS else cls(encoder=given)
@@ -194,13 +190,8 @@ def decide(
 ) -> dict[str, tuple[ColumnChoice, str]]:
     """Return kind and encoding of each column without another role, and why.
 
-    Args:
-        table: a ``pyarrow.Table``.
-        given: the user's choices by column.
-        taken: columns with another role, which are left out unless the user names them.
-
-    Raises:
-        ConfigError: a choice is of a column that does not exist.
+    ``taken`` are columns with another role, which are left out unless the user's choices ``given`` name them.
+    ConfigError: a choice is of a column that does not exist.
     """
     for name in given:
         if name not in table.column_names:
@@ -316,11 +307,7 @@ def reading_column(column: str, kind: str | None) -> Iterator[None]:
 
 
 def list_width(column: str, values: Any) -> int:
-    """Return the length of a column's lists; 0 if all fields are empty.
-
-    Raises:
-        DataError: the lists have different lengths.
-    """
+    """Return the length of a column's lists, 0 if all are empty; DataError if lengths differ."""
     lengths = require_pyarrow().compute.list_value_length(values.drop_null()).unique().to_pylist()
     if len(lengths) > 1:
         raise DataError(

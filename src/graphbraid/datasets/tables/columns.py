@@ -40,20 +40,12 @@ class ColumnPart:
         return DataError(f"{self.file.row(row)}: {role} {self.name!r} {text}")
 
     def refuse_nulls(self, text: str = "is empty", role: str = "column") -> None:
-        """Refuse empty fields.
-
-        Raises:
-            DataError: there is one.
-        """
+        """Raise DataError for empty fields."""
         if self.values.null_count:
             raise self.wrong(first_null(self.values), text, role)
 
     def refuse_blanks(self, codes: Any, names: list[str]) -> None:
-        """Refuse ids that are empty or hold only spaces, as between two delimiters in a row.
-
-        Raises:
-            DataError: there is such an id.
-        """
+        """Raise DataError for ids that are empty or only spaces, as between two delimiters."""
         blank = {at for at, name in enumerate(names) if not name.strip()}
         if blank:
             at = next(at for at, code in enumerate(codes.to_pylist()) if code in blank)
@@ -110,13 +102,8 @@ def join(parts: list[NumberArray], dtype: type[np.generic], *shape: int) -> Numb
 class Attributes:
     """Features, weights, splits and times of the rows of a table of nodes or edges.
 
-    Args:
-        file: the table.
-        features: feature columns, which exist and may hold numbers.
-        weight: column of the weights. If None, there are no weights.
-        split: column of the splits. If None, there are no splits.
-        time: column of the times. If None, there are no times.
-        fill_missing: value for empty feature fields. If None, they are refused.
+    The feature columns exist and may hold numbers. Without ``fill_missing``, empty feature fields are
+    refused.
     """
 
     def __init__(
@@ -150,11 +137,7 @@ class Attributes:
         return [*self._features, *(c for c in (self._weight, self._split, self._time) if c is not None)]
 
     def add(self, parts: Mapping[str, ColumnPart]) -> None:
-        """Take in the next batch.
-
-        Raises:
-            DataError: a field is empty or impossible; names file, row and column.
-        """
+        """Take in the next batch; DataError names file, row and column of an empty or impossible field."""
         if self._features:
             self._rows.append(_feature_rows([parts[c] for c in self._features], self._fill))
         if self._weight is not None:
@@ -192,11 +175,7 @@ class Attributes:
 
 
 def require_number(file: TableFile, column: str) -> None:
-    """Refuse a feature column that cannot hold numbers. A text in a CSV file is refused when it is read.
-
-    Raises:
-        DataError: it holds something else.
-    """
+    """Raise DataError for a feature column without numbers; a text in a CSV file is refused when read."""
     if not holds_numbers(file.types[column]) and not file.is_text:
         raise DataError(f"{file.name}: feature column {column!r} holds {file.types[column]}, not numbers")
 
@@ -290,11 +269,7 @@ class Numbering:
         return arrow.string() if self.id_type == "string" else arrow.int64()
 
     def encode(self, part: ColumnPart) -> NumberArray:
-        """Return int64 placeholders for the ids of a batch until :meth:`finish`.
-
-        Raises:
-            DataError: an id is empty, or unknown where nodes are known; names file, row and column.
-        """
+        """Return placeholders until :meth:`finish`; DataError names file, row and column of a bad id."""
         part.refuse_nulls()
         return self._encode_strings(part) if self.id_type == "string" else self._encode_ints(part)
 
@@ -323,11 +298,7 @@ class Numbering:
         return nodes
 
     def finish(self, *ends: NumberArray) -> NodeIds:
-        """Change the joined results of :meth:`encode` to node numbers in place; return the original ids.
-
-        Raises:
-            DataError: two ids differ by spaces only.
-        """
+        """Change results of :meth:`encode` to node numbers in place; return the original ids."""
         if self.known is not None:
             return self.known
         if self.id_type == "int":
@@ -347,11 +318,7 @@ class Numbering:
 
 
 def refuse_spaces(names: Iterable[str]) -> None:
-    """Refuse ids that differ by spaces around them only.
-
-    Raises:
-        DataError: two do.
-    """
+    """Raise DataError for ids that differ by spaces around them only."""
     found: dict[str, str] = {}
     for name in names:
         if (other := found.setdefault(name.strip(), name)) != name:

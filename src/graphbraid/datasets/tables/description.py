@@ -125,12 +125,7 @@ class Description:
     """Tables in memory, by node type and relation, in place of files."""
 
     def table(self, entry: NodeTableEntry | EdgeTableEntry, *place: str | int) -> TableFile:
-        """Open the table of the entry at ``place``.
-
-        Raises:
-            DataError: the file is missing or broken; names the description's line too.
-            ConfigError: the format is impossible; names the line too.
-        """
+        """Open the table of the entry at ``place``; DataError and ConfigError name the line, too."""
         assert entry.file is not None
         csv = entry.csv or self.csv
         of = entry.edge_type if isinstance(entry, EdgeTableEntry) and place[0] == "edges" else str(place[1])
@@ -154,12 +149,7 @@ class Description:
 
 
 def read_description(path: str | os.PathLike[str]) -> Description:
-    """Read a description.
-
-    Raises:
-        ConfigError: the file cannot be read, lacks an entry, or has one that is unknown or of another kind;
-            names the line.
-    """
+    """Read a description; ConfigError names the line that is missing, unknown or of another kind."""
     tree = read_tree(Path(path))
     try:
         contents = TypeAdapter(_DescriptionFile).validate_python(tree.value)
@@ -194,11 +184,7 @@ def describe_frames(
     reverse: bool,
     now: float | None,
 ) -> Description:
-    """Describe tables in memory; ``roles`` has the entries of a file by node type and relation.
-
-    Raises:
-        ConfigError: an entry is unknown or of another kind, or names something unknown; says which.
-    """
+    """Describe tables in memory by the entries in ``roles``; ConfigError says which is wrong."""
     tree = Tree({}, Path("the tables"), {})
     for of, given in roles.items():
         check_type(given, f"roles[{of!r}]", Mapping, "a mapping of roles", error=ConfigError)

@@ -25,15 +25,10 @@ NOW = b"now"
 def with_fitted_features(
     graph: Graph, choices: Mapping[str, Mapping[str, ColumnChoice]] | None = None
 ) -> Graph:
-    """Return the graph with features by encoders that are fitted anew, on the nodes for training alone.
+    """Return the graph with features by encoders fitted anew, on the nodes for training alone.
 
-    Args:
-        graph: a graph that keeps its tables.
-        choices: kind and encoding by node type and column. If None, those that the graph's encoders have.
-
-    Raises:
-        DataError: a value is not what its column's kind needs; names the node type and the column.
-        ResourceError: the features do not fit in memory.
+    ``choices`` are kinds and encodings by node type and column; None takes those of the graph's encoders.
+    DataError names the type and column of a bad value; ResourceError: the features do not fit in memory.
     """
     made = {}
     for name, columns in _with_table(graph).items():
@@ -54,12 +49,7 @@ def with_fitted_features(
 
 
 def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Graph:
-    """Return the graph with features by these encoders, by node type.
-
-    Raises:
-        DataError: a table lacks a column, or it holds another type; names it.
-        ResourceError: the features do not fit in memory.
-    """
+    """Return the graph with features by these encoders; DataError names a column that is missing."""
     assert graph.types is not None
     nodes, columns = dict(graph.types.nodes), dict(graph.schema.columns)
     for name, own in encoders.items():
@@ -76,12 +66,7 @@ def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Gr
 
 
 def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
-    """Return the nodes with the features that the encoders of ``columns`` make of its table.
-
-    Raises:
-        DataError: the table lacks a column, or it holds another type; names it.
-        ResourceError: the features do not fit in memory.
-    """
+    """Return nodes with the features that encoders make of their table, or raise as :func:`encoded`."""
     with named(f"nodes of type {node_type!r}"):
         x = encoded(columns.table, columns.encoders or (), reference_of(nodes, columns))
     return replace(nodes, x=None if x is None else torch.from_numpy(x))
@@ -97,13 +82,8 @@ _log = logging.getLogger(__name__)
 def with_target(graph: Graph, target: str) -> Graph:
     """Return the graph with a column of a table as its only labels, and without it among the features.
 
-    Args:
-        graph: a graph that keeps its tables.
-        target: node type and column, such as ``customer.churn``. Whole numbers are classes; of more than two
-            a warning says so. ``customer.age:number`` learns them as numbers.
-
-    Raises:
-        DataError: there is no such type or column, or it cannot be a label.
+    The target is ``customer.churn`` or ``customer.age:number``, which learns numbers. Else whole numbers are
+    classes; of more than two a warning says so. DataError: there is no such column, or it cannot be a label.
     """
     tables = _with_table(graph)
     known = {

@@ -44,17 +44,10 @@ _NO_LETTER = r"[^\pL\pN]+"
 def fitted(
     column: str, values: Any, rows: EncodedRows | None, choice: ColumnChoice, reference: EncodedRows | None
 ) -> Encoder | None:
-    """Fit the encoder of a column; None for a column that is left out.
+    """Fit the encoder of a column on ``rows`` (None: all); None for a column that is left out.
 
-    Args:
-        column: its name.
-        values: the column, a ``pyarrow.ChunkedArray``.
-        rows: numbers of the rows to fit on; None for all.
-        choice: its kind and encoding.
-        reference: ``(num_rows,)`` seconds that the age of times counts to.
-
-    Raises:
-        DataError: a value is not what the kind needs; names the column.
+    ``reference`` is ``(num_rows,)`` seconds that the age of times counts to. DataError names the column of a
+    value that is not what its kind needs.
     """
     kind, how = choice.type, choice.encoder
     if how is None:
@@ -177,12 +170,7 @@ def names_of(encoder: Encoder) -> list[str]:
 
 
 def applied(encoder: Encoder, values: Any, reference: EncodedRows | None) -> EncodedRows:
-    """Encode a column, ``(num_rows, width)`` float32.
-
-    Raises:
-        DataError: the column holds another type than it did when the encoder was fitted, or a value that it
-            cannot encode; names the column and the first row.
-    """
+    """Encode a column, ``(num_rows, width)`` float32; DataError names the first row that does not fit."""
     with reading_column(encoder.column, encoder.kind):
         now, count = stored_as(values.type), len(values)
         if now not in (encoder.stored, "nothing") and values.null_count < count:
@@ -317,11 +305,7 @@ def encoded(table: Any, encoders: Sequence[Encoder], reference: EncodedRows | No
 
 
 def sentences(values: Any, model: str) -> Any:
-    """Return the embeddings of a column of texts by a sentence-transformers model, as lists of numbers.
-
-    Raises:
-        MissingPackageError: sentence-transformers is not installed.
-    """
+    """Return texts' embeddings by a sentence-transformers model, as lists; MissingPackageError without it."""
     arrow = require_pyarrow()
     with needing(
         "the encoder sentences needs sentence-transformers: pip install 'graphbraid[text]'; without it, "

@@ -97,11 +97,7 @@ class TableFile:
         return self.is_text and self._csv.delimiter == " "
 
     def require(self, column: str, role: str) -> str:
-        """Check that a column exists and return its name.
-
-        Raises:
-            DataError: It does not exist; lists the columns.
-        """
+        """Return the name of a column; DataError lists the columns if it is none."""
         if column not in self.types:
             hint = self._format_hint() or did_you_mean(column, self.columns)
             names = ", ".join(self.columns)
@@ -132,11 +128,7 @@ class TableFile:
         return [part for column in columns for part in self.parts.get(column, [column])]
 
     def whole(self, as_types: Mapping[str, Any]) -> Any:
-        """Return all rows and columns as one ``pyarrow.Table``; lists of numbers stay one column.
-
-        Raises:
-            DataError: as in :meth:`batches`.
-        """
+        """Return all as a ``pyarrow.Table``; lists stay one column; DataError as in :meth:`batches`."""
         arrow, owner = require_pyarrow(), {part: name for name, parts in self.parts.items() for part in parts}
         names = list(dict.fromkeys(owner.get(column, column) for column in self.columns))
         if self.is_text:
@@ -173,15 +165,7 @@ class TableFile:
         return f"{self.name}, row {index}"
 
     def batches(self, columns: Sequence[str], as_types: Mapping[str, Any] | None = None) -> Iterator[Any]:
-        """Yield the rows of some columns as pyarrow record batches.
-
-        Args:
-            columns: Names of the columns, in the order to return them.
-            as_types: pyarrow types to read columns as.
-
-        Raises:
-            DataError: A value does not have its column's type, or the file is truncated.
-        """
+        """Yield the rows of columns, in their order, as pyarrow record batches; DataError for a bad value."""
         types = {**{c: self.types[c] for c in columns}, **(as_types or {})}
         batches = self._batches(list(columns), types)
         while True:
@@ -398,11 +382,7 @@ def holds_numbers(kind: Any) -> bool:
 
 
 def require_pyarrow() -> Any:
-    """Return the pyarrow module, with its ``compute``.
-
-    Raises:
-        MissingPackageError: It is not installed; the message says how to install it.
-    """
+    """Return the pyarrow module, with its ``compute``; MissingPackageError says how to install it."""
     with needing("reading CSV and Parquet tables needs pyarrow: pip install 'graphbraid[tabular]'"):
         import pyarrow as arrow
         import pyarrow.compute

@@ -114,12 +114,7 @@ class NodeTable:
 
 
 def read_nodes(file: TableFile, columns: NodeColumns, id_type: str, fill_missing: float | None) -> NodeTable:
-    """Read a node table.
-
-    Raises:
-        DataError: An id is empty or repeated, a feature is empty or not finite, or a split has an unknown
-            name; names file, row and column.
-    """
+    """Read a node table; DataError names file, row and column of a bad id, feature or split."""
     id_type = id_type_of(id_type, [(file, columns.id)])
     attributes = Attributes(
         file, columns.features, split=columns.split, time=columns.time, fill_missing=fill_missing
@@ -168,12 +163,7 @@ class EdgeTable:
 
 
 def check_columns(file: TableFile, entry: EdgeTableEntry) -> None:
-    """Check that the columns of a table of edges exist, and that each has one role.
-
-    Raises:
-        DataError: a column is missing, or does not hold what its role needs.
-        ConfigError: a feature column has another role too.
-    """
+    """Raise unless the columns of a table of edges exist, hold what their roles need, and have one each."""
     given = {"weight": entry.weight, "split": entry.split, "time": entry.time}
     roles = {entry.source: "source", entry.destination: "destination"}
     roles |= {column: role for role, column in given.items() if column is not None}
@@ -197,9 +187,7 @@ def read_edges(
 ) -> EdgeTable:
     """Read a table of edges; its ends are final once both numberings have finished.
 
-    Raises:
-        DataError: an id is empty or unknown, or another field is empty or impossible; names file, row and
-            column.
+    DataError names file, row and column of an id that is empty or unknown, or of another impossible field.
     """
     attributes = Attributes(
         file,
@@ -306,17 +294,10 @@ def _bits_of(values: Any, column: str) -> Any:
 
 
 def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] | None]:
-    """Return the labels in a column, and the classes' names where it holds texts.
+    """Return the labels in a column, and the classes' names where it holds texts, or raise DataError.
 
     Texts are classes in alphabetical order; whole numbers, true and false, and the floats 0.0 and 1.0 are
     classes from 0. Other numbers are targets. An empty field is -1 among classes and NaN among targets.
-
-    Args:
-        values: a ``pyarrow.ChunkedArray``.
-        column: its name, for messages.
-
-    Raises:
-        DataError: the column holds something else.
     """
     arrow = require_pyarrow()
     kind = values.type
@@ -343,11 +324,7 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
 
 
 def targets_of(values: Any, column: str) -> tuple[NumberArray, None]:
-    """Return the numbers in a column as float32, also where they are whole; an empty field is NaN.
-
-    Raises:
-        DataError: the column holds something else.
-    """
+    """Return a column's numbers as float32, NaN where empty; DataError if it holds something else."""
     try:
         found = numbers_of(values)
     except require_pyarrow().ArrowException as error:

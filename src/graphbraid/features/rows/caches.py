@@ -23,15 +23,9 @@ from graphbraid.signatures import typed
 
 @typed
 class MemoryRows:
-    """All rows of a tensor in memory, with the interface of :class:`graphbraid.features.RowCache`.
+    """All ``(num_rows, width)`` rows of a CPU tensor, with the interface of :class:`.RowCache`.
 
-    Threads may share it.
-
-    Args:
-        x: ``(num_rows, width)`` on the CPU; int8 rows are returned as float32.
-
-    Raises:
-        DataError: ``x`` is not 2-d, or not on the CPU.
+    Threads may share it; int8 rows are returned as float32. DataError: ``x`` is not such a tensor.
     """
 
     policy = "static"
@@ -63,16 +57,7 @@ class MemoryRows:
         """Do nothing: nothing was announced."""
 
     def gather(self, ids: Tensor, out: Tensor | None = None, *, batch: int = -1) -> Tensor:
-        """``out[i] = x[ids[i]]``.
-
-        Args:
-            ids: ``(num_ids,)`` int64 rows.
-            out: ``(num_ids, width)``; None makes one.
-            batch: not used.
-
-        Raises:
-            DataError: an id is no row.
-        """
+        """``out[i] = x[ids[i]]`` for int64 ``ids``; ``out`` None makes one; DataError if an id is no row."""
         rows = gather_features(self.x, ids)
         with self._lock:
             self._reads += len(ids)
@@ -278,11 +263,7 @@ def _remade(  # noqa: PLR0917  (as pickle calls it)
 
 
 def checked_score(score: Tensor, num_rows: int) -> Tensor:
-    """Return a score after checking that it has a finite number for each row.
-
-    Raises:
-        DataError: it has not.
-    """
+    """Return a score; DataError unless it has a finite number for each row."""
     check_tensor(score, "score")
     if score.is_complex():
         raise DataError(f"score must be real numbers; got {shown(score)}")

@@ -90,11 +90,7 @@ class RowReader:
         return out
 
     def room_for(self, ids: Tensor, out: Tensor | None) -> Tensor:
-        """Return ``out``, or a new tensor for the rows of ``ids``.
-
-        Raises:
-            DataError: ``out`` or ``ids`` does not fit.
-        """
+        """Return ``out``, or a new tensor for the rows of ``ids``; DataError if one does not fit."""
         check_tensor(ids, "ids", ndim=1)
         if ids.dtype != torch.int64 or ids.device.type != "cpu":
             raise DataError(f"ids must be int64 on the CPU; got {ids.dtype} on {ids.device}")
@@ -108,12 +104,7 @@ class RowReader:
 
 
 class BroughtRows(RowReader):
-    """Rows that the caller of :meth:`.caches.RowCache.decide` reads and keeps itself.
-
-    Args:
-        num_rows: number of rows.
-        row_bytes: bytes of each, for budgets.
-    """
+    """Rows that the caller of :meth:`.caches.RowCache.decide` reads and keeps itself."""
 
     def __init__(self, num_rows: int, row_bytes: int) -> None:
         self.shape, self.dtype, self.row_bytes = torch.Size((num_rows, row_bytes)), torch.uint8, row_bytes
@@ -279,11 +270,7 @@ class DiskRows(RowReader):
 
 
 def check_is_mapped(found: mapped.Mapped) -> None:
-    """Check that a path still names the mapped file.
-
-    Raises:
-        DataError: another file has its name, or none.
-    """
+    """Raise DataError if another file, or none, has the name of the mapped one."""
     try:
         now = mapped.file_id_of(found.path)
     except OSError as error:

@@ -27,19 +27,9 @@ while page faults would read one page after the other, with the system's read-ah
 class ScratchRows:
     """A ``(num_rows, width)`` matrix that is written and then gathered by chunks of rows.
 
-    Reads of a file are compared with checksums of its blocks, taken when they were written.
-
-    Args:
-        num_rows: number of rows.
-        width: number of columns.
-        in_memory: whether to keep the rows in memory. If False, a file has them until the process ends.
-        folder: folder of that file. If None, the system's folder for temporary files.
-        need: name of the task that needs the file, for the message about a full disk.
-        instead: advice how to do without the file, for the same message.
-        dtype: dtype of the numbers.
-
-    Raises:
-        ResourceError: the disk has no room for the file.
+    Reads of a file are compared with checksums of its blocks, taken when they were written. Without
+    ``in_memory``, a file in ``folder`` (None: the system's) has the rows until the process ends. ``need``
+    names the task that needs it, and ``instead`` how to do without, for the ResourceError about a full disk.
     """
 
     def __init__(
@@ -65,11 +55,7 @@ class ScratchRows:
             weakref.finalize(self, self._file.close)
 
     def write(self, start: int, rows: Tensor) -> None:
-        """Write ``rows`` from row ``start`` on; all earlier writes must be before it.
-
-        Raises:
-            ResourceError: the disk fails.
-        """
+        """Write ``rows`` from ``start`` on, after all earlier ones; ResourceError if the disk fails."""
         if self._rows is not None:
             self._rows[start : start + rows.shape[0]] = rows
             return
@@ -87,12 +73,7 @@ class ScratchRows:
             raise ResourceError(f"the temporary file {self._file.name} cannot be written: {error}") from error
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return a copy of the rows of ``ids``, in ``out`` if given; all rows have been written.
-
-        Raises:
-            DataError: a block of the file is not what was written.
-            ResourceError: the disk fails.
-        """
+        """Return a copy of the rows of ``ids``, in ``out`` if given, once all have been written."""
         if self._rows is not None:
             return torch.index_select(self._rows, 0, ids, out=out)
         if self._reader is None:
@@ -165,13 +146,8 @@ class RowStream:
     """The rows of a table as float32, in rounds that a thread reads one ahead of their use.
 
     Each iteration gives all rounds, in the same order. Rounds that fit into the room stay in memory from the
-    first iteration on. Of the other rounds, two are in memory at a time.
-
-    Args:
-        table: function that returns the table; called at the first read.
-        count: number of rows of the stream.
-        width: columns.
-        ids: ``(count,)`` int64 rows of the table, ascending. If None, the first ``count``.
+    first iteration on. Of the other rounds, two are in memory at a time. ``table`` is called at the first
+    read; ``ids`` are ascending rows of it, by default the first ``count``.
     """
 
     def __init__(
@@ -185,12 +161,7 @@ class RowStream:
         self.set_room(0, keeps=False)
 
     def set_room(self, room: int, *, keeps: bool) -> None:
-        """Set the memory that rows may take; before the first iteration.
-
-        Args:
-            room: bytes for rounds under way and for rounds that stay. 0: rounds of :data:`LONGEST_ROUND`.
-            keeps: whether rounds may stay.
-        """
+        """Set the bytes for rounds under way and, if it ``keeps`` them, that stay; before iterating."""
         row_bytes = 4 * self.width
         longest = min(LONGEST_ROUND, room // _ROUNDS_IN_ROOM if room else LONGEST_ROUND)
         self.rounds = rounds_of(self.count, max(1, longest // row_bytes))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,7 +20,7 @@ from graphbraid.sampling.config import SamplerConfig, SeedSchedule
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
-    from graphbraid.features.scores.score import ScoreMaking
+    from graphbraid.features.scores.score import Score, ScoreMaking
 
 SHARES = (0.05, 0.10, 0.25)
 """Shares of the rows at which scores are compared."""
@@ -71,18 +71,6 @@ READS = ("inclusion", "presampled")
 """The candidates whose values are reads an epoch, not only an order."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Choice:
-    """A kind of score, and the reason for it."""
-
-    kind: str
-    reason: str = ""
-    trial: Mapping[str, float] = field(default_factory=dict)
-    """Share of the tried batches' reads that each candidate's top rows served, the mean over some sizes."""
-    epochs: int = 0
-    """Number of epochs that were looked ahead."""
-
-
 class Looked(NamedTuple):
     """The result of look-ahead."""
 
@@ -113,16 +101,11 @@ class RunTime:
         return self.least
 
 
-def choose(
-    making: ScoreMaking, run: RunTime | None, candidates: Sequence[str] | None
-) -> tuple[Tensor, Choice]:
-    """Return the values of the chosen score, and the choice.
+def choose(making: ScoreMaking, run: RunTime | None, candidates: Sequence[str] | None) -> Score:
+    """Return the score that ``auto`` chooses.
 
-    Args:
-        making: makes the values of each kind.
-        run: expected time; None: not known. If the run waits for rows, candidates must be scores in reads an
-            epoch; the best of them predicts the wait.
-        candidates: kinds to try; None: :data:`CANDIDATES`.
+    If the run waits for rows, candidates (None: :data:`CANDIDATES`) must be scores in reads an epoch; the
+    best of them predicts the wait.
     """
     graph, epochs, workers = making.graph, making.epochs, making.workers
     sampler, schedule = making.needed("auto")
@@ -135,8 +118,7 @@ def choose(
     if run is not None and seconds < MOST_OF_RUN * taken:
         looked = look_ahead(graph, sampler, schedule, epochs, seconds=MOST_OF_RUN * taken, workers=workers)
         reason = _counted(looked, epochs, taken) + _of_what(run)
-        trial = {} if tried is None else tried.trial
-        return looked.values, Choice(kind="lookahead", reason=reason, trial=trial, epochs=looked.epochs)
+        return making.made(looked.values, "lookahead", reason, {} if tried is None else tried.trial)
     if tried is None:
         tried = _try_kinds(making, candidates)
     share = "and how long the run is was not said"
@@ -145,7 +127,7 @@ def choose(
         share = f"more than the {allowed:.2g} s that are {MOST_OF_RUN:.0%} of the run's {taken:.3g} s"
         share += _of_what(run)
     reason = f"looking 1 epoch ahead would take about {seconds:.2g} s, {share}; of the others, {tried.said}"
-    return tried.values, Choice(kind=tried.kind, reason=reason, trial=tried.trial)
+    return making.made(tried.values, tried.kind, reason, tried.trial)
 
 
 def _of_what(run: RunTime) -> str:
@@ -195,16 +177,8 @@ def look_ahead(
 ) -> Looked:
     """Count the reads of the coming epochs, one after the other, as long as there is time.
 
-    The first epoch is always counted. A further one is counted if it is expected to end in time, by the mean
-    time of the earlier ones.
-
-    Args:
-        graph: the graph.
-        sampler: options of the sampler.
-        schedule: seeds of the steps.
-        epochs: the coming ones.
-        seconds: time limit for all of them.
-        workers: threads that sample.
+    The first epoch is always counted. A further one is counted if it is expected to end within ``seconds``
+    for all, by the mean time of the earlier ones.
     """
     counts, counted, taken = torch.zeros(graph.num_nodes, dtype=torch.int64), 0, 0.0
     started = time.perf_counter()
@@ -231,13 +205,6 @@ def sampling_seconds(
     """Return the seconds to sample an epoch's batches, estimated by a few of them.
 
     Threads are already running when the first one is timed.
-
-    Args:
-        graph: the graph.
-        sampler: options of the sampler.
-        schedule: seeds of the steps.
-        epoch: epoch whose first batches are timed.
-        workers: threads that sample; None takes as many as PyTorch has.
     """
     threads = torch.get_num_threads() if workers is None else workers
     warm, steps = 2 * threads, schedule.num_steps

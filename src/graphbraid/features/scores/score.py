@@ -5,15 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphbraid.arguments import as_number, check_choice
 from graphbraid.errors import ConfigError
 from graphbraid.features.scores import walks
-from graphbraid.features.scores.choice import READS, Choice, RunTime, choose
+from graphbraid.features.scores.choice import READS, RunTime, choose
 from graphbraid.features.scores.walks import (
     as_epochs,
     batch_reads,
@@ -51,8 +49,6 @@ class Score:
     reads per epoch; values of the other kinds give only an order."""
     kind: str
     """One of :data:`KINDS` except ``auto``: the chosen kind."""
-    made_from: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments that it depends on beside the graph, by name; plain values that JSON can hold."""
     seconds: float
     """Seconds spent on it, trials included."""
     mark: str = ""
@@ -111,8 +107,8 @@ def score(
     )
     if kind == "auto":
         run = None if run_seconds is None else RunTime(as_number(run_seconds, "run_seconds", least=0))
-        return making.chosen(run, READS if as_reads else None)
-    return making.made(Choice(kind=kind), making.of(kind))
+        return choose(making, run, READS if as_reads else None)
+    return making.made(making.of(kind), kind)
 
 
 def reads_of_run(
@@ -120,26 +116,10 @@ def reads_of_run(
 ) -> Score:
     """Return the reads of an epoch of a run whose time is known, as the kind ``auto`` of :func:`score` does.
 
-    Args:
-        graph: the graph.
-        run: time of the run by its reads. If None, nothing is looked ahead.
-        sampler: options of the sampler.
-        schedule: seeds of the steps.
-        epochs: most epochs that are looked ahead.
-
-    Raises:
-        ConfigError: the schedule has no batches.
-        DataError: a seed is no node.
+    Without ``run``, nothing is looked ahead, and else at most ``epochs``. ConfigError: there are no batches.
     """
-    making = ScoreMaking(
-        graph,
-        sampler=sampler,
-        schedule=schedule,
-        epochs=as_epochs(epochs),
-        damping=walks.DAMPING,
-        workers=None,
-    )
-    return making.chosen(run, READS)
+    making = ScoreMaking(graph, sampler=sampler, schedule=schedule, epochs=as_epochs(epochs))
+    return choose(making, run, READS)
 
 
 class ScoreMaking:
@@ -152,8 +132,8 @@ class ScoreMaking:
         sampler: SamplerConfig | None,
         schedule: SeedSchedule | None,
         epochs: Sequence[int],
-        damping: float,
-        workers: int | None,
+        damping: float = walks.DAMPING,
+        workers: int | None = None,
     ) -> None:
         self._started = time.perf_counter()
         self.graph, self._sampler, self._schedule = graph, sampler, schedule
@@ -168,20 +148,16 @@ class ScoreMaking:
             "lookahead": self._lookahead,
         }
 
-    def chosen(self, run: RunTime | None, candidates: Sequence[str] | None) -> Score:
-        """Return the score that ``auto`` chooses."""
-        values, choice = choose(self, run, candidates)
-        return self.made(choice, values)
-
-    def made(self, choice: Choice, values: Tensor) -> Score:
-        """Return the record of a choice and its values."""
+    def made(
+        self, values: Tensor, kind: str, reason: str = "", trial: Mapping[str, float] | None = None
+    ) -> Score:
+        """Return the record of values of a kind."""
         return Score(
             values=values,
-            kind=choice.kind,
-            made_from=self.made_from(choice.kind, choice.epochs or len(self.epochs)),
+            kind=kind,
             seconds=time.perf_counter() - self._started,
-            reason=choice.reason,
-            trial=choice.trial,
+            reason=reason,
+            trial=trial or {},
             mark=topology_mark(self.graph.csc),
         )
 
@@ -195,12 +171,7 @@ class ScoreMaking:
         return self.of(kind)
 
     def needed(self, kind: str) -> tuple[SamplerConfig, SeedSchedule]:
-        """Return sampler and schedule.
-
-        Raises:
-            ConfigError: they are missing, or give no batch.
-            DataError: they do not fit the graph.
-        """
+        """Return sampler and schedule; ConfigError without one or batches, DataError if they do not fit."""
         sampler, schedule = self._sampler, self._schedule
         if sampler is None or schedule is None:
             missing = (
@@ -214,30 +185,6 @@ class ScoreMaking:
         if sampler.weighted:
             check_odds(self.graph.csc)
         return sampler, schedule
-
-    def made_from(self, kind: str, epochs: int) -> dict[str, Any]:
-        """Return the arguments that a kind depends on beside the graph, if it sampled ``epochs``."""
-        made: dict[str, Any] = {}
-        if kind.endswith("pagerank"):
-            made["damping"] = self._damping
-        if kind == "weighted_reverse_pagerank":
-            made |= {"rounds": walks.ROUNDS, "num_train": torch.unique(self._train_ids()).numel()}
-        if kind in ("inclusion", "presampled", "lookahead"):
-            sampler, schedule = self.needed(kind)
-            made |= {name: getattr(sampler, name) for name in ("replace", "layout", "weighted")}
-            made |= {"fanouts": list(sampler.fanouts), "num_seeds": schedule.seeds.numel()}
-            made |= {name: getattr(schedule, name) for name in ("batch_size", "shuffle", "drop_last")}
-            if schedule.num_parts > 1:
-                made |= {"part": schedule.part, "num_parts": schedule.num_parts}
-        if kind in ("presampled", "lookahead"):
-            counted = schedule if kind == "lookahead" else with_other_seed(schedule)
-            made |= {"seed": counted.seed, "epochs": [self.epochs[0], self.epochs[epochs - 1]]}
-        if kind == "presampled" and self._most_presampled is not None:
-            made |= {
-                "epochs": [self.epochs[0]] * 2,
-                "batches": min(self._most_presampled, schedule.num_steps),
-            }
-        return made
 
     def _weighted_reverse_pagerank(self) -> Tensor:
         return walks.weighted_reverse_pagerank(self.graph.csc, self._train_ids(), damping=self._damping)

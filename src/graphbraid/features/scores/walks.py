@@ -67,21 +67,12 @@ def reverse_pagerank(csc: Csc, *, damping: float = DAMPING) -> Tensor:
 def weighted_reverse_pagerank(
     csc: Csc, train_ids: Tensor, *, damping: float = DAMPING, rounds: int = ROUNDS
 ) -> Tensor:
-    """Reverse PageRank with more walks that begin at training nodes.
+    """Reverse PageRank with more walks that begin at training nodes, ``(num_nodes,)`` float64.
 
     Algorithm 1 of Min et al., "Graph Neural Network Training with Data Tiering": scores begin at ``1 /
-    num_nodes``, those of training nodes ``num_nodes / num_train`` times as high. It stops after few rounds on
-    purpose, since a converged score does not depend on its start. In-degrees of 0 divide nothing: no node
-    would receive the quotient.
-
-    Args:
-        csc: the graph.
-        train_ids: ``(num_train,)`` int64 node ids, at least one; repeated ones count once.
-        damping: weight of the scores that are handed on.
-        rounds: number of times that scores are handed on.
-
-    Returns:
-        ``(num_nodes,)`` float64.
+    num_nodes``, those of training nodes ``num_nodes / num_train`` times as high; repeated ones count once. It
+    stops after few rounds on purpose, since a converged score does not depend on its start. In-degrees of 0
+    divide nothing: no node would receive the quotient.
     """
     scores = torch.ones(csc.num_dst, dtype=torch.float64)
     train_ids = torch.unique(train_ids)
@@ -230,11 +221,7 @@ def with_other_seed(schedule: SeedSchedule) -> SeedSchedule:
 
 
 def as_epochs(epochs: int | range) -> Sequence[int]:
-    """Return a range of epochs, from a number of first epochs or a range.
-
-    Raises:
-        ConfigError: it is empty, or an epoch is out of bounds.
-    """
+    """Return a range of epochs, from their number or a range; ConfigError if empty or out of bounds."""
     if isinstance(epochs, range):
         if epochs.step != 1 or not epochs or epochs.start < 0 or epochs.stop > MOST_EPOCHS:
             raise ConfigError(

@@ -42,14 +42,8 @@ def split_over_peers(
     A device reads its own rows at almost no cost. An interleaved row takes memory on only one of
     ``num_peers`` devices, and the others read it from there. All other rows come over the host's link. Of
     equal divisions, the one with more own rows is taken, and also if rates are not known, since peers may
-    then be no faster than the host.
-
-    Args:
-        served: curve of the reads by rows, most read first.
-        num_rows: number of all rows.
-        capacity: number of rows that each device can keep.
-        num_peers: number of devices that read each other.
-        rates: rates of reads.
+    then be no faster than the host. ``served`` is the curve of reads by rows, most read first, and
+    ``capacity`` the rows of each device.
     """
     peer, host = 1 / rates.peer if rates.peer else 1.0, 1 / rates.host if rates.host else 1.0
     if rates.peer is None or rates.host is None:
@@ -115,18 +109,11 @@ def device_budget(
     epoch_seconds: float | None,
     reserve_bytes: int | None = None,
 ) -> DeviceBudget:
-    """Choose the memory of a device for a graph's feature rows.
+    """Choose the memory of a device for a graph's dense feature rows by their reads of an epoch.
 
     It holds the rows that are read, as far as they fit. If the link's rate is known, rows are left out that
-    together would save less than 1 % of an epoch.
-
-    Args:
-        graph: the graph with dense features.
-        reads: ``(num_nodes,)`` reads of each row in an epoch.
-        memory: memory of the device.
-        needed_bytes: bytes that the run needs there beside the rows.
-        epoch_seconds: seconds of an epoch's training without waits for rows. If None, not known.
-        reserve_bytes: bytes left free. If None, a tenth of the free memory, at least 256 MiB.
+    together would save less than 1 % of an epoch, whose seconds without waits for rows are ``epoch_seconds``.
+    ``needed_bytes`` are the run's own; ``reserve_bytes`` stay free, by default a tenth, at least 256 MiB.
     """
     free, x = memory.free_bytes, graph.x
 

@@ -84,30 +84,11 @@ class TierReport:
     curve: tuple[CurvePoint, ...] = ()
     """Gain by more memory; empty without a score."""
 
-    @property
-    def reads(self) -> int:
-        """Number of rows read so far."""
-        return self.counts.reads
-
-    @property
-    def disk_bytes(self) -> int:
-        """Bytes that came from the file so far, in whole blocks."""
-        return self.counts.disk_bytes
-
-    @property
-    def disk_requests(self) -> int:
-        """Number of requests for these bytes."""
-        return self.counts.disk_requests
-
-    @property
-    def link_bytes(self) -> int:
-        """Bytes copied to a device so far: rows, lists and labels."""
-        return self.counts.link_bytes
-
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         content = dataclasses.asdict(self)
-        named = {name: getattr(self, name) for name in ("reads", "disk_bytes", "disk_requests", "link_bytes")}
+        derived = ("reads", "disk_bytes", "disk_requests", "link_bytes")
+        named = {name: getattr(self.counts, name) for name in derived}
         epoch = None if self.epoch is None else self.epoch._asdict()
         return content | named | {"counts": self.counts._asdict(), "epoch": epoch}
 
@@ -120,7 +101,7 @@ class TierReport:
         lines += [f"{tier.name}: {tier.detail}" for tier in self.tiers if tier.detail]
         if self.filled_by:
             lines.append(f"filled by the score {self.filled_by}")
-        if self.reads:
+        if self.counts.reads:
             lines += [_read(self.counts, "so far"), *_sectors(self.counts, "so far")]
         if self.epoch is not None:
             lines += [_read(self.epoch, "in the last epoch"), *_sectors(self.epoch, "in the last epoch")]
@@ -154,8 +135,7 @@ def reads_per_epoch(score: object, values: Tensor) -> float | None:
 class ReadShareCurve:
     """The cumulative access curve of a score: the share of the reads that go to its top rows.
 
-    Args:
-        score: ``(num_rows,)`` numbers, higher where a row is read more often; below 0 counts as 0.
+    Scores below 0 count as 0.
     """
 
     def __init__(self, score: Tensor) -> None:
@@ -170,13 +150,7 @@ class ReadShareCurve:
     def curve(
         self, row_bytes: int, epoch_reads: float | None, shares: Sequence[float] = SHARES
     ) -> tuple[CurvePoint, ...]:
-        """Return the points of the curve for some shares of the rows.
-
-        Args:
-            row_bytes: bytes of a row.
-            epoch_reads: reads of an epoch. If None, not known.
-            shares: shares of the rows.
-        """
+        """Return the points of the curve for shares of the rows; ``epoch_reads`` None is not known."""
         num_rows = self._upto.numel() - 1
         points = []
         for part in shares:
@@ -236,12 +210,7 @@ def aligned(cells: Sequence[Sequence[str]]) -> list[str]:
 
 
 class SeenTiers:
-    """The tiers of a store of rows and their counts of reads, as a report shows them.
-
-    Args:
-        store: the store.
-        last: counts of the last epoch. If None, no epoch has ended.
-    """
+    """The tiers of a store of rows and their counts of reads, also of the last epoch that has ended."""
 
     def __init__(self, store: TieredFeatures, last: TierCounts | None) -> None:
         self._store, self._last, self._counts = store, last, store.counts
@@ -324,16 +293,7 @@ class SeenTiers:
     def _line(
         self, name: str, reads: str, rows: int, share: float | None, detail: str, **others: int | None
     ) -> TierRow:
-        """Return the line of a tier.
-
-        Args:
-            name: name of the tier.
-            reads: the field of the counts that counts its reads.
-            rows: number of rows there.
-            share: expected share of the reads.
-            detail: the way rows come from there.
-            others: further fields of the line.
-        """
+        """Return the line of a tier; ``reads`` is the field of the counts that counts its reads."""
         measured = None if self._last is None else getattr(self._last, reads) * self._store.row_bytes
         fields: dict[str, Any] = {
             "nbytes": rows * self._store.row_bytes,

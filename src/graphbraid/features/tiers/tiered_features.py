@@ -307,11 +307,7 @@ def _named_score(graph: Graph, name: str, **options: Any) -> Score:
 
 
 def _check_unread(options: Mapping[str, object]) -> None:
-    """Check that options of named scores were not given without one.
-
-    Raises:
-        ConfigError: one was.
-    """
+    """Raise ConfigError for options of named scores that were given without one."""
     for name, value in options.items():
         if value is not None:
             raise ConfigError(
@@ -320,11 +316,7 @@ def _check_unread(options: Mapping[str, object]) -> None:
 
 
 def _check_no_file(given: Mapping[str, bool]) -> None:
-    """Check that options of rows kept in memory were not given if memory keeps none.
-
-    Raises:
-        ConfigError: one was.
-    """
+    """Raise ConfigError for options of rows in memory where memory keeps none."""
     for name, is_given in given.items():
         if is_given:
             raise ConfigError(

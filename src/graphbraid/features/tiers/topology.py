@@ -221,12 +221,7 @@ class ListParts:
 
     @classmethod
     def of(cls, graph: Graph, options: DiskOptions) -> ListParts:
-        """Return the lists of a graph whose topology is mapped from a store.
-
-        Raises:
-            DataError: it is not.
-            ResourceError: the file cannot be read.
-        """
+        """Return the lists of a graph mapped from a store; DataError for others, or ResourceError."""
         check_type(graph, "graph", Graph, "a graphbraid.Graph", error=ConfigError)
         return cls(graph.csc, DiskRows.behind(graph.csc.indices, options=options, what="adjacency lists"))
 

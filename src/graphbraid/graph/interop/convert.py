@@ -90,11 +90,7 @@ def plain(values: Tensor) -> Tensor:
 
 
 def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
-    """Return the sources and destinations of a ``(2, num_edges)`` edge list, both int32 or both int64.
-
-    Raises:
-        DataError: the shape is different, or the ids are not integers.
-    """
+    """Return sources and destinations of ``(2, num_edges)`` ids in int32 or int64, or raise DataError."""
     if isinstance(edge_index, (tuple, list)) and len(edge_index) == 2:
         src, dst = (as_tensor(ids, f"edge_index[{row}]") for row, ids in enumerate(edge_index))
         if src.shape != dst.shape or src.ndim != 1:
@@ -119,11 +115,7 @@ def as_edge_index(edge_index: Any) -> tuple[Tensor, Tensor]:
 
 
 def as_num_nodes(num_nodes: Any) -> int:
-    """Return a number of nodes as an int.
-
-    Raises:
-        DataError: it is not an integer, negative or too large.
-    """
+    """Return a number of nodes as an int; DataError if it is no integer, negative or too large."""
     return as_count(num_nodes, "num_nodes", most=MOST_NODES, error=DataError)
 
 
@@ -149,11 +141,7 @@ def as_features(x: Any) -> Features | None:
 
 
 def features_from_torch_sparse(x: Tensor) -> SparseFeatures:
-    """Return a sparse matrix of torch, in any layout, as :class:`SparseFeatures`.
-
-    Raises:
-        DataError: it is not a matrix.
-    """
+    """Return a sparse matrix of torch as :class:`SparseFeatures`; DataError for other shapes."""
     if x.ndim != 2:
         raise DataError(f"x must have shape (num_nodes, num_features); got {tuple(x.shape)}")
     if x.layout == torch.sparse_csr:
@@ -188,11 +176,7 @@ def as_labels(y: Any) -> Tensor | None:
 
 
 def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Tensor]:
-    """Return each split as int64 node ids; a bool mask over all nodes becomes the ids it marks, in order.
-
-    Raises:
-        DataError: ``splits`` is not a mapping from names to ids or masks, or one of them does not fit.
-    """
+    """Return splits as int64 node ids, from ids or masks; DataError names the one that does not fit."""
     if splits is not None and not isinstance(splits, Mapping):
         raise DataError(
             f"splits must map names such as 'train' to node ids or masks; got {type(splits).__name__}"
@@ -201,11 +185,7 @@ def as_splits(splits: Mapping[str, Any] | None, num_nodes: int) -> dict[str, Ten
 
 
 def as_node_ids(ids: Any, num_nodes: int, what: str) -> Tensor:
-    """Return node ids as a 1-d int64 tensor, from ids or from a bool mask over all nodes.
-
-    Raises:
-        DataError: ``ids`` is not 1-d, not of integers, or a mask of another length.
-    """
+    """Return 1-d int64 node ids, from ids or from a bool mask over all nodes, or raise DataError."""
     tensor = as_tensor(ids, what)
     if tensor.ndim != 1:
         raise DataError(f"{what} must be 1-d node ids or a mask; got shape {tuple(tensor.shape)}")
@@ -222,11 +202,7 @@ def as_node_ids(ids: Any, num_nodes: int, what: str) -> Tensor:
 def refuse_mask_of_integers(
     ids: Tensor, num_nodes: int, what: str, error: type[GraphbraidError] = DataError
 ) -> None:
-    """Refuse a mask of all nodes whose values are integers: as ids, they name nodes 0 and 1 over and over.
-
-    Raises:
-        GraphbraidError: an ``error``, if there are as many ids as nodes and all are 0 or 1.
-    """
+    """Raise ``error`` for 0s and 1s, one per node: as ids, they name nodes 0 and 1 over and over."""
     if ids.numel() == num_nodes > 2 and 0 <= int(ids.min()) <= int(ids.max()) <= 1:
         raise error(
             f"{what} hold only 0 and 1, one for each of {num_nodes} nodes: as a mask give bools "
@@ -320,11 +296,7 @@ def _count_nodes(src: Tensor, dst: Tensor, x: Any, y: Tensor | None) -> int:
 
 
 def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
-    """Return edge features as a matrix of floats; a vector of one number per edge becomes a column.
-
-    Raises:
-        DataError: they cannot be such a matrix, or do not have one row per edge.
-    """
+    """Return edge features as floats with a row per edge, a vector as a column, or raise DataError."""
     if edge_attr is None:
         return None
     attr = as_tensor(edge_attr, "edge_attr")
@@ -336,11 +308,7 @@ def as_edge_attr(edge_attr: Any, num_edges: int) -> Tensor | None:
 
 
 def as_weight(edge_weight: Any, num_edges: int) -> Tensor | None:
-    """Return edge weights as float32; a column of one number per edge becomes a vector.
-
-    Raises:
-        DataError: they are not one finite number per edge.
-    """
+    """Return a finite float32 weight for each edge, also from a column, or raise DataError."""
     if edge_weight is None:
         return None
     weight = as_tensor(edge_weight, "edge_weight")

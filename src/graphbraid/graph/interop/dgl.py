@@ -18,7 +18,7 @@ from graphbraid.graph.interop.convert import (
     original_positions,
 )
 from graphbraid.graph.interop.relations import edge_lists_of, edge_weights_of, graph_from_relations
-from graphbraid.graph.types import SPLITS
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, SPLITS
 from graphbraid.signatures import typed
 
 if TYPE_CHECKING:
@@ -50,27 +50,52 @@ def graph_from_dgl(
     Raises:
         DataError: data (which is named) is missing or does not fit.
     """
+    if graph.is_homogeneous:
+        frames, edge_frames = {ONLY_NODE_TYPE: graph.ndata}, {ONLY_EDGE_TYPE: graph.edata}
+    else:
+        frames = {node_type: graph.nodes[node_type].data for node_type in graph.ntypes}
+        edge_frames = {edge_type: graph.edges[edge_type].data for edge_type in graph.canonical_etypes}
+    for argument, key, default, known in (
+        ("feature", feature, "feat", frames),
+        ("label", label, "label", frames),
+        ("weight", weight, None, edge_frames),
+    ):
+        if key not in (None, default) and not any(key in frame for frame in known.values()):
+            there = sorted({given for frame in known.values() for given in frame})
+            raise DataError(f"{argument}={key!r} is not in the graph's data; it has {there}")
+    x = {node_type: frame[feature] for node_type, frame in frames.items() if feature in frame}
+    y = {node_type: frame[label] for node_type, frame in frames.items() if label in frame}
+    splits = {
+        node_type: {s: frame[f"{s}_mask"].bool() for s in SPLITS if f"{s}_mask" in frame}
+        for node_type, frame in frames.items()
+    }
+    weights = {edge_type: frame[weight] for edge_type, frame in edge_frames.items() if weight in frame}
     if not graph.is_homogeneous:
-        return _from_heterograph(made, graph, feature=feature, label=label, weight=weight, name=name)
+        counts = {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes}
+        ends = {}
+        for edge_type in edge_frames:
+            src, dst = graph.edges(etype=edge_type, order="eid")
+            ends[edge_type] = torch.stack([src.long(), dst.long()])
+        return graph_from_relations(
+            made, ends, counts, x=x, y=y, splits=splits, edge_weight=weights, name=name
+        )
     num_nodes = int(graph.num_nodes())
     # A graph restricted to other formats has no CSC; a copy in that format shares the arrays there are.
     indptr, indices, edge_id = graph.formats("csc").adj_tensors("csc")
     ids = edge_id.long() if edge_id.numel() else None  # empty if edges are numbered in this order
-    weight_by_id = _field(graph.edata, weight, "weight", "edata")
     values = None
-    if weight_by_id is not None:
-        values = as_tensor(weight_by_id, f"edata[{weight!r}]").float().reshape(-1)
+    if weights:
+        values = as_tensor(weights[ONLY_EDGE_TYPE], f"edata[{weight!r}]").float().reshape(-1)
         values = values if ids is None else values[ids]
     csc, perm = narrowed(Csc(indptr.long(), indices, num_nodes, values)).sort_rows()
     if perm is not None:
         ids = perm if ids is None else ids[perm]
-    masks = {split: graph.ndata[f"{split}_mask"] for split in SPLITS if f"{split}_mask" in graph.ndata}
     return made(
         csc=csc,
         edge_id=ids,
-        x=as_features(_field(graph.ndata, feature, "feature", "ndata", default="feat")),
-        y=as_labels(_field(graph.ndata, label, "label", "ndata", default="label")),
-        splits=as_splits({split: mask.bool() for split, mask in masks.items()}, num_nodes),
+        x=as_features(x.get(ONLY_NODE_TYPE)),
+        y=as_labels(y.get(ONLY_NODE_TYPE)),
+        splits=as_splits(splits[ONLY_NODE_TYPE], num_nodes),
         name=name,
     )
 
@@ -79,95 +104,28 @@ def graph_to_dgl(graph: Graph) -> Any:
     """Implement :meth:`graphbraid.Graph.to_dgl`."""
     with needing("to_dgl needs DGL; see https://www.dgl.ai/pages/start.html"):
         import dgl
-    if graph.types is not None:
-        return _to_heterograph(graph, dgl)
-    csc = graph.csc
-    ids = original_positions(graph)
-    no_ids = torch.empty(0, dtype=torch.int64)
-    edges = (csc.indptr, csc.indices.long(), no_ids if ids is None else ids)
-    converted = dgl.graph(("csc", edges), num_nodes=graph.num_nodes)
-    if graph.x is not None:
-        converted.ndata["feat"] = graph.dense_x()
-    if graph.y is not None:
-        converted.ndata["label"] = graph.y
-    for name, mask in masks_of(graph).items():
-        converted.ndata[name] = mask
-    if csc.weight is not None:
-        converted.edata["weight"] = graph.in_original_order(csc.weight)
-    if graph.edge_attr is not None:
-        converted.edata["feat"] = graph.in_original_order(graph.edge_attr)
-    return converted
-
-
-def _from_heterograph(
-    made: type[Graph],
-    graph: Any,
-    *,
-    feature: str | None,
-    label: str | None,
-    weight: str | None,
-    name: str,
-) -> Graph:
-    """Make a graph with types of a heterograph.
-
-    A type without the named data has none; a name that no type has is an error unless it is a default.
-    """
-    frames = {node_type: graph.nodes[node_type].data for node_type in graph.ntypes}
-    edge_frames = {edge_type: graph.edges[edge_type].data for edge_type in graph.canonical_etypes}
-    for argument, key, default, known in (
-        ("feature", feature, "feat", frames),
-        ("label", label, "label", frames),
-        ("weight", weight, None, edge_frames),
-    ):
-        if key not in (None, default) and not any(key in frame for frame in known.values()):
-            there = sorted({given for frame in known.values() for given in frame})
-            raise DataError(f"{argument}={key!r} is in the data of no type; there is {there}")
-    ends = {}
-    for edge_type in graph.canonical_etypes:
-        src, dst = graph.edges(etype=edge_type, order="eid")
-        ends[edge_type] = torch.stack([src.long(), dst.long()])
-    return graph_from_relations(
-        made,
-        ends,
-        {node_type: int(graph.num_nodes(node_type)) for node_type in graph.ntypes},
-        x={node_type: frame[feature] for node_type, frame in frames.items() if feature in frame},
-        y={node_type: frame[label] for node_type, frame in frames.items() if label in frame},
-        splits={
-            node_type: {s: frame[f"{s}_mask"].bool() for s in SPLITS if f"{s}_mask" in frame}
-            for node_type, frame in frames.items()
-        },
-        edge_weight={one: frame[weight] for one, frame in edge_frames.items() if weight in frame},
-        name=name,
-    )
-
-
-def _to_heterograph(graph: Graph, dgl: Any) -> Any:
-    """Make a heterograph of a graph with types; ``dgl`` is the package."""
-    ends = {edge_type: (pairs[0], pairs[1]) for edge_type, pairs in edge_lists_of(graph).items()}
-    counts = {node_type: graph.nodes_of(node_type).num_nodes for node_type in graph.node_types}
-    converted = dgl.heterograph(ends, num_nodes_dict=counts)
+    if graph.types is None:
+        ids = original_positions(graph)
+        no_ids = torch.empty(0, dtype=torch.int64)
+        lists = (graph.csc.indptr, graph.csc.indices.long(), no_ids if ids is None else ids)
+        converted = dgl.graph(("csc", lists), num_nodes=graph.num_nodes)
+    else:
+        ends = {edge_type: (pairs[0], pairs[1]) for edge_type, pairs in edge_lists_of(graph).items()}
+        counts = {node_type: graph.nodes_of(node_type).num_nodes for node_type in graph.node_types}
+        converted = dgl.heterograph(ends, num_nodes_dict=counts)
+    filled: list[tuple[Any, dict[str, Tensor | None]]] = []
     for node_type in graph.node_types:
-        nodes, frame = graph.nodes_of(node_type), converted.nodes[node_type].data
+        nodes = graph.nodes_of(node_type)
         x = nodes.x if isinstance(nodes.x, Tensor | None) else nodes.x.to_dense()
-        for key, value in (("feat", x), ("label", nodes.y), *masks_of(nodes).items()):
-            if value is not None:
-                frame[key] = value
+        frame = converted.nodes[node_type].data if graph.is_typed else converted.ndata
+        filled.append((frame, {"feat": x, "label": nodes.y, **masks_of(nodes)}))
     weights = edge_weights_of(graph)
     for edge_type in graph.edge_types:
-        frame = converted.edges[edge_type].data
-        for key, value in (("weight", weights.get(edge_type)), ("feat", graph.edges_of(edge_type).edge_attr)):
+        frame = converted.edges[edge_type].data if graph.is_typed else converted.edata
+        attr = graph.edges_of(edge_type).edge_attr
+        filled.append((frame, {"weight": weights.get(edge_type), "feat": attr}))
+    for frame, values in filled:
+        for key, value in values.items():
             if value is not None:
                 frame[key] = value
     return converted
-
-
-def _field(
-    frame: Any, key: str | None, argument: str, frame_name: str, default: str | None = None
-) -> Tensor | None:
-    """Return ``frame[key]``, or None if ``key`` is None or is the default and missing."""
-    if key is None or (key == default and key not in frame):
-        return None
-    if key not in frame:
-        raise DataError(f"{argument}={key!r} is not in the graph's {frame_name}; it has {sorted(frame)}")
-    value: Tensor = frame[key]
-    return value

@@ -167,14 +167,8 @@ def exact_graph_from_pyg(
     """Make a graph from the parts of ``data`` that a Graph can hold unchanged; converts only the topology.
 
     Features and labels of other dtypes or shapes are left out, and so are those that require gradients, are
-    of a tensor subclass or in COO, and masks without one row per node.
-    Data without edges becomes a graph without edges.
-
-    Args:
-        made: class of the graph.
-        data: homogeneous PyG data.
-        edge_weight: name of the attribute that holds edge weights, or None.
-        known: graph with the same edges and weights, whose topology is reused. If None, it is made.
+    of a tensor subclass or in COO, and masks without one row per node. Data without edges becomes a graph
+    without edges. ``known`` is a graph with the same edges and weights, whose topology is reused.
     """
     if hasattr(data, "edge_types"):
         raise DataError(
@@ -314,11 +308,7 @@ def stored_of(adj_t: Any) -> tuple[Any, ...]:
 
 
 def entries_of(matrix: Tensor, what: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rows, columns and values of a sparse torch matrix as stored; repeated entries are not summed.
-
-    Raises:
-        DataError: the matrix is dense or stored in blocks.
-    """
+    """Return rows, columns and unsummed values of a sparse matrix; DataError if it is dense or in blocks."""
     if matrix.ndim == 2 and matrix.layout in (torch.sparse_csr, torch.sparse_csc):
         ends, inner, values = stored_of(matrix)
         outer = torch.arange(ends.numel() - 1, dtype=inner.dtype, device=inner.device)
@@ -358,13 +348,9 @@ def weight_name(data: Any, weight_attr: str | None, weight: Tensor | None) -> st
 
 
 def _left_out_of(data: Any, weight_attr: str | None, called: str, attr: Tensor | None) -> frozenset[str]:
-    """Return the names of attributes of PyG's data, or of a storage, that a graph made of them does not hold.
+    """Return the names of attributes of PyG's data that a graph does not hold.
 
-    Args:
-        data: the data or storage.
-        weight_attr: the attribute chosen as weights.
-        called: name of the weights that the graph has.
-        attr: edge features that the graph has.
+    ``called`` is the name of its weights, which ``weight_attr`` chose, and ``attr`` its edge features.
     """
     held = {*_HELD, *(f"{name}_mask" for name in SPLITS), called, "edge_weight", weight_attr}
     return frozenset(map(str, data.keys())) - held - ({"edge_attr"} if attr is not None else set())
@@ -400,11 +386,7 @@ def to_torch_csr(x: SparseFeatures) -> Tensor:
 
 
 def data_class(name: str = "Data") -> Any:
-    """Return a class of ``torch_geometric.data`` by name.
-
-    Raises:
-        MissingPackageError: PyTorch Geometric is not installed.
-    """
+    """Return a class of ``torch_geometric.data`` by name, or raise MissingPackageError."""
     with needing("to_pyg needs PyTorch Geometric; install it with: pip install torch-geometric"):
         import torch_geometric.data
     return getattr(torch_geometric.data, name)
