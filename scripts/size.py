@@ -22,16 +22,16 @@ BUDGETS = {
         "figures.py",
         "machine",
     ): 2_985,
-    ("graph",): 5_045,
-    ("ops",): 10_700,
-    ("sampling",): 6_780,
-    ("features",): 4_420,
-    ("datasets",): 6_950,
-    ("nn",): 3_840,
-    ("loader",): 3_640,
+    ("graph",): 4_755,
+    ("ops",): 10_720,
+    ("sampling",): 6_520,
+    ("features",): 4_095,
+    ("datasets",): 6_630,
+    ("nn",): 3_745,
+    ("loader",): 3_515,
     ("collective",): 4_420,
     ("fullgraph",): 29_155,
-    ("distributed",): 7_690,
+    ("distributed",): 7_085,
     ("synth",): 5_800,
     ("train",): 10_735,
     ("estimates",): 4_360,
@@ -39,8 +39,8 @@ BUDGETS = {
     ("cli",): 4_765,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 111_905, 409
-TEST_LINES = 93_345
+WHOLE_LINES, WHOLE_FILES = 109_910, 409
+TEST_LINES = 93_260
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

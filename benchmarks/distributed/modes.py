@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphbraid.distributed.ranks.transport import Finished, Pending, Reduction, Transport
+from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
 
 
 class ModalTransport:
@@ -58,16 +58,16 @@ class ModalTransport:
 
     def _made(self, call: Callable[[], Pending]) -> Pending:
         if self.mode == "nothing sent":
-            return Finished()
+            return Pending()
         return _finished(call()) if self.mode == "blocking" else call()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
 
-def _finished(pending: Pending) -> Finished:
+def _finished(pending: Pending) -> Pending:
     started = time.perf_counter()
     while not pending.done():
         pending.rest(time.perf_counter() - started)
     pending.finish()
-    return Finished()
+    return Pending()

@@ -52,7 +52,7 @@ def metis_itself(csc: Csc, num_parts: int, *, balance_nodes: bool) -> torch.Tens
     """METIS's k-way partition with its default options, ``(num_nodes,)`` int32."""
     import pymetis
 
-    graph = symmetric(csc).csc
+    graph = symmetric(csc)
     weight = None if graph.weight is None else graph.weight.long().numpy()
     loads = None if balance_nodes else csc.degrees().numpy()
     adjacency = pymetis.CSRAdjacency(graph.indptr.numpy(), graph.indices.long().numpy())

@@ -11,14 +11,13 @@ from tests.suites import few_of
 
 from graphbraid.distributed.ranks import joining
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.ranks.transport import Alone
 
 pytestmark = pytest.mark.distributed
 
 
 def test_a_rank_alone_keeps_the_contract():
-    assert contract.every_case(Communicator(Alone()))["size"] == 1
-    assert contract.every_case(Communicator(Alone(), checks=True))["size"] == 1
+    assert contract.every_case(Communicator())["size"] == 1
+    assert contract.every_case(Communicator(checks=True))["size"] == 1
 
 
 @pytest.mark.parametrize(

@@ -220,7 +220,7 @@ def test_what_metis_leaves_too_heavy_is_repaired():
     )  # the last has half of the nodes, four none
     sums = part_loads(part_of, loads, 8)
     limit = int(1.05 * part_loads(pack(loads, 8), loads, 8).max())
-    found, after = choose.repaired(symmetric.csc, part_of, loads, sums, limit)
+    found, after = choose.repaired(symmetric, part_of, loads, sums, limit)
     assert int(sums.max()) > 1.5 * limit
     assert int(after.max()) <= limit
     assert torch.equal(after, part_loads(found, loads, 8))

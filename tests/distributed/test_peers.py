@@ -16,7 +16,6 @@ from tests.suites import few_of
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.peers import PeerMap, Peers, PeerSum, SharedRows, places_of_halo, reversed_edges
-from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.ops.peers import PipelineConfig
 
@@ -133,7 +132,7 @@ def test_an_exchange_between_two_others_meets_once(in_threads):
 
 def test_a_rank_alone_reads_its_own_rows():
     how, part_of = peers.map_of("all"), torch.zeros(peers.NUM_NODES, dtype=torch.int64)
-    comm = Communicator(Alone())
+    comm = Communicator()
     [(out, grad)] = peers.computed(comm, how, part_of, X, WEIGHING, [PipelineConfig()])
     whole = peers.expected(how, X, WEIGHING)
     torch.testing.assert_close((out, grad), whole, rtol=1e-5, atol=1e-5)
@@ -157,7 +156,7 @@ def test_a_sum_without_a_gradient_shares_one_matrix(in_threads):
 
 
 def test_rows_and_edges_that_do_not_fit_are_refused():
-    comm = Communicator(Alone())
+    comm = Communicator()
     edges, _ = share_of(peers.map_of("plain"), torch.zeros(peers.NUM_NODES, dtype=torch.int64), 0, 1)
     summed = PeerSum(PeerMap(Peers(comm, peers.HOST), edges), peers.WIDTH)
     with pytest.raises(DataError, match=r"rows must be torch.float32 of shape \(24, 5\); got torch.float64"):

@@ -18,7 +18,6 @@ from torch_geometric.nn import GCNConv
 import graphbraid
 from graphbraid import Graph, datasets
 from graphbraid.distributed import Communicator, ShardedGraph, partition, save_partition
-from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.pipeline import UNDER_WAY
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.estimates import limits
@@ -261,7 +260,7 @@ def test_kept_rows_of_several_types_save_bytes_and_teach_the_same(tmp_path):
 def test_models_and_options_that_need_more_than_parts_are_refused(tmp_path):
     graph = bibliography()
     save_partition(graph, partition(graph, 4, strategy="random"), tmp_path / "parts", rows="parts")
-    said = typed_shard_training.refused(Communicator(Alone()), str(tmp_path / "parts"))
+    said = typed_shard_training.refused(Communicator(), str(tmp_path / "parts"))
     of_data, full, unknown = said
     assert "parts of a graph with types do not hold what belongs to edges" in of_data
     assert "the graph's other parts are on other ranks" in full

@@ -9,7 +9,7 @@ from tests.distributed.threads import run_threads
 
 from graphbraid.distributed import Communicator
 from graphbraid.distributed.ranks import transport
-from graphbraid.distributed.ranks.transport import Alone, Finished
+from graphbraid.distributed.ranks.transport import Pending
 from graphbraid.distributed.ranks.watch import Watch
 from graphbraid.errors import ConfigError
 
@@ -53,7 +53,7 @@ def test_pauses_grow_and_never_keep_the_core_where_another_thread_works(monkeypa
 
 
 def test_a_communicator_rests_until_an_operation_is_done():
-    class Third(Finished):
+    class Third(Pending):
         """An operation that is over after two rests."""
 
         rests = 0
@@ -65,7 +65,7 @@ def test_a_communicator_rests_until_an_operation_is_done():
             self.rests += 1
 
     pending = Third()
-    Communicator(Alone())._wait(pending, "test")
+    Communicator()._wait(pending, "test")
     assert pending.rests == 2
 
 

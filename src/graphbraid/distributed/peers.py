@@ -27,16 +27,8 @@ def reasons_not_to_read(
 ) -> list[str]:
     """Return for each rank why it cannot read the memory of its ``others``, empty where it can.
 
-    All ranks call it together, and each gets the same answer.
-
-    Args:
-        comm: the ranks.
-        device: this rank's. If None, its memory is not for others.
-        others: the ranks that this one is to read.
-        instead: what happens where one cannot, for the message.
-
-    Raises:
-        RankError: a rank was lost.
+    All ranks call it together, and each gets the same answer. Without a ``device``, a rank's memory is not
+    for others. ``instead`` is what happens where one cannot, for the message. RankError: a rank was lost.
     """
     probe = torch.full((1,), comm.rank, dtype=torch.int64, device=device or torch.device("cpu"))
     handle, reason = "", ""
@@ -79,17 +71,8 @@ def reading_group(
 ) -> ReadingGroup:
     """Find the ranks that read each other's memory: on one machine, of one kind, and each tries all others.
 
-    All ranks call it together.
-
-    Args:
-        comm: the ranks.
-        device: this rank's. If None, its memory is not for others.
-        kind: ranks of other kinds are not read, nor do they read.
-        instead: what happens where one cannot, for the message.
-        why_apart: why this rank is to read no other. If empty, it may.
-
-    Raises:
-        RankError: a rank was lost.
+    All ranks call it together. A rank without a ``device``, or with ``why_apart``, reads no other and is not
+    read; ``instead`` is what happens then, for the message. RankError: a rank was lost.
     """
     known = comm.gather([machine_name(), kind, why_apart])
     own = known[comm.rank]
@@ -138,15 +121,8 @@ class Peers:
     """The ranks of a job as peers.
 
     All ranks make it together. They also call its methods together, and the methods of what is made with it.
-
     Whether they can read each other's memory is tried, not assumed: each opens a number of every other.
-
-    Args:
-        comm: the ranks.
-        device: this rank's.
-
-    Raises:
-        RankError: a rank was lost.
+    RankError: a rank was lost.
     """
 
     def __init__(self, comm: Communicator, device: torch.device) -> None:
@@ -184,21 +160,12 @@ class Peers:
         self.num_meetings += 1
 
     def check(self) -> None:
-        """Check that ranks can read each other's memory.
-
-        Raises:
-            ConfigError: they cannot; the message says why.
-        """
+        """Raise ConfigError that says why ranks cannot read each other's memory, if so."""
         if self.why_not:
             raise ConfigError(f"{self.why_not}; let rows travel between these ranks")
 
     def shared(self, own: Tensor) -> list[Tensor]:
-        """Let all ranks read ``own``, each its own tensor; return those of all ranks.
-
-        Raises:
-            ConfigError: ranks cannot read each other's memory.
-            RankError: a rank was lost.
-        """
+        """Let all ranks read ``own``, each its own tensor; return those of all ranks; errors as of rows."""
         self.check()
         if self.comm.size == 1:
             return [own]
@@ -230,21 +197,12 @@ def _card(device: torch.device) -> str:
 
 @typed
 class SharedRows:
-    """Memory for rows that are written, published and read, again and again.
+    """Memory for a rank's ``(num_rows, width)`` rows that are written, published and read, again and again.
 
-    All ranks make it, and call its methods, together. All ranks meet between writing and reading, and again
-    before they write anew. The meeting of another exchange counts, so that an engine with two exchanges meets
-    once for each.
-
-    Args:
-        peers: the ranks.
-        num_rows: number of this rank's rows; 0 where it owns none.
-        width: number of columns, the same on all ranks.
-        dtype: dtype of the rows, the same on all ranks.
-
-    Raises:
-        ConfigError: ranks cannot read each other's memory.
-        RankError: a rank was lost.
+    All ranks make it, of one width and dtype, and call its methods, together. All ranks meet between writing
+    and reading, and again before they write anew. The meeting of another exchange counts, so that an engine
+    with two exchanges meets once for each. ConfigError: ranks cannot read each other's memory. RankError: one
+    was lost.
     """
 
     def __init__(self, peers: Peers, num_rows: int, width: int, dtype: torch.dtype = torch.float32) -> None:
@@ -265,22 +223,14 @@ class SharedRows:
         return 0 if self._table is None else self._table.rows.nbytes
 
     def writable(self) -> Tensor:
-        """Return this rank's rows to write into, once no rank reads the earlier values any more.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Return own rows to write, once nobody reads earlier values; RankError if a rank was lost."""
         if self._read_at == self._peers.num_meetings:
             self._peers.meet()
         self._is_published = False
         return self._open_table().rows
 
     def publish(self) -> None:
-        """Wait until all ranks have written.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Wait until all ranks have written; RankError if one was lost."""
         self._peers.meet()
         self._is_published = True
 
@@ -291,11 +241,7 @@ class SharedRows:
         return self._open_table()
 
     def close(self) -> None:
-        """Free the rows once no rank reads them; all ranks call it together.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Free the rows once no rank reads them; all call it together; RankError if one was lost."""
         if self._table is None:
             return
         self._peers.meet()
@@ -310,20 +256,10 @@ class SharedRows:
 def places_of_halo(
     comm: Communicator, send: Tensor, send_rows: Sequence[int], receive_rows: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
-    """Return who keeps each row of this rank's halo, and where; all ranks call this together.
+    """Return who keeps each row of this rank's halo (int32), and where (int64); all ranks call it together.
 
-    Args:
-        comm: the ranks.
-        send: ``(num_sent,)`` int64 own rows that are in others' halos, by receiver, in the order in which
-            those have them.
-        send_rows: how many of them are in each rank's.
-        receive_rows: how many rows of the halo each rank keeps, in this order.
-
-    Returns:
-        ``(num_halo,)`` int32 owners and ``(num_halo,)`` int64 rows there.
-
-    Raises:
-        RankError: a rank was lost.
+    ``send`` are own rows that are in others' halos, ``send_rows`` of them in each rank's, in the order in
+    which those have them; the halo has ``receive_rows`` of each rank. RankError: a rank was lost.
     """
     row = comm.all_to_all(send, send_rows, receive_rows).wait()
     owner = torch.arange(comm.size, dtype=torch.int32)
@@ -336,13 +272,6 @@ def reversed_edges(comm: Communicator, edges: PeerEdges) -> PeerEdges:
     Its sums are the gradients of the rows that this rank keeps: peers' contributions are pulled by this rank,
     from the gradients that they keep, and not pushed by them, so that nobody writes to another's memory. For
     that each rank tells the owners of its halo which edges leave their rows. All call this together.
-
-    Args:
-        comm: the ranks.
-        edges: of this rank.
-
-    Raises:
-        RankError: a rank was lost.
     """
     local_factor, remote_factor = _folded(edges)
     has_factor = any(comm.gather(local_factor is not None or remote_factor is not None))
@@ -408,19 +337,9 @@ def _ones_or(factor: Tensor | None, count: int, order: Tensor | None) -> Tensor:
 
 @typed
 class PeerMap:
-    """A linear map from the rows that ranks keep to this rank's, and the map back.
+    """A linear map from the rows that ranks keep to this rank's, and, if it ``learns``, the map back.
 
-    All ranks make it together.
-
-    Args:
-        peers: the ranks.
-        edges: this rank's.
-        config: how the kernel divides the work.
-        learns: whether gradients are asked for.
-
-    Raises:
-        DataError: the edges are of another rank.
-        RankError: a rank was lost.
+    All ranks make it together. DataError: the edges are of another rank. RankError: a rank was lost.
     """
 
     def __init__(
@@ -463,16 +382,7 @@ class PeerSum:
 
     Forward, each rank writes its rows where all can read them and, when all have, sums what it needs by
     :func:`.pipelined_sum`; backward, the same over the reversed edges, so that a rank computes the gradients
-    of its own rows alone. All ranks make it, and call it and its methods, together.
-
-    Args:
-        mapped: the map.
-        width: number of columns of the rows.
-        dtype: of the rows.
-
-    Raises:
-        ConfigError: ranks cannot read each other's memory.
-        RankError: a rank was lost.
+    of its own rows alone. All ranks make it, and call it and its methods, together; errors as of their rows.
     """
 
     def __init__(self, mapped: PeerMap, width: int, dtype: torch.dtype = torch.float32) -> None:
@@ -483,12 +393,7 @@ class PeerSum:
             self._grads = SharedRows(mapped.peers, edges.num_rows, width, dtype)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return the sums of ``x``, ``(num_own, width)``, under autograd.
-
-        Raises:
-            DataError: ``x`` does not fit.
-            RankError: a rank was lost.
-        """
+        """Return the sums of ``x``, ``(num_own, width)``, under autograd; DataError if it does not fit."""
         out: Tensor = _Sum.apply(x, self)  # type: ignore[no-untyped-call]
         return out
 

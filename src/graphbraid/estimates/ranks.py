@@ -21,7 +21,6 @@ from torch import nn
 
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.gradients import GradientSum, bytes_of, in_buckets, tail_bytes
-from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError
 from graphbraid.estimates.memory import sampled_needs
 from graphbraid.estimates.seconds import tried_epoch
@@ -344,7 +343,7 @@ def _measured(trial: Trial, num_ranks: int, num_batches: float, seconds: float) 
     step = repeated(lambda: timed(lambda: trial.step(first)), most=seconds / 3)
     sums = 0.0
     if num_ranks > 1:
-        alone = GradientSum(Communicator(Alone()), trial.runner.model.parameters(), num_extra=NUM_EXTRA)
+        alone = GradientSum(Communicator(), trial.runner.model.parameters(), num_extra=NUM_EXTRA)
         with contextlib.closing(alone):
             sums = repeated(lambda: timed(lambda: alone.finish([0.0] * NUM_EXTRA)), most=seconds / 10)
     # The trial's epoch has a step for each rank and batch.

@@ -46,19 +46,11 @@ def tiers_of(
     epochs: int | None = None,
     is_plain: bool = True,
 ) -> LoaderTiers:
-    """Return the tiers that a loader was given, or makes for ``"auto"``.
+    """Return the tiers that a loader was given, or makes for ``"auto"``, and the reason.
 
-    Args:
-        graph: whose features they hold.
-        settings: settings of the loader.
-        tiers: as the loader was given them.
-        epochs: number of epochs that ``"auto"`` may look ahead over. If None, it is not known.
-        is_plain: whether batches start from plain nodes in the order of ``settings``. Plans and look-ahead
-            need that.
-
-    Raises:
-        ConfigError: ``tiers`` is neither a source of rows nor ``"auto"``; or ``epochs`` cannot be used.
-        ResourceError: the store's file cannot be read.
+    ``"auto"`` may look ahead over ``epochs``, if they are known. Plans and look-ahead need batches that start
+    from plain nodes in the order of ``settings`` (``is_plain``). ConfigError: ``tiers`` are none, or
+    ``epochs`` cannot be used. ResourceError: the store's file cannot be read.
     """
     if epochs is not None:
         epochs = as_count(epochs, "epochs", least=1, most=MOST_EPOCHS)

@@ -219,11 +219,7 @@ def read_plan(plan: Plan | str | os.PathLike[str] | None) -> Plan | None:
 
 
 def _as_device(device: str | torch.device) -> torch.device:
-    """Return a torch device that is present.
-
-    Raises:
-        ConfigError: there is no such device.
-    """
+    """Return a torch device; ConfigError if it is not present."""
     try:
         found = torch.device(device)
     except RuntimeError:

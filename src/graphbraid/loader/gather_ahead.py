@@ -25,10 +25,7 @@ class RowBuffers:
     """Lends uninitialised tensors of any number of rows; users may keep them for as long as they like.
 
     One thread writes the rows of a batch and another frees them, a few megabytes of changing size. The
-    system's allocator would keep up to twice that memory.
-
-    Args:
-        most: largest number of buffers that are kept. Further ones are allocated for each batch.
+    system's allocator would keep up to twice that memory. At most ``most`` are kept.
     """
 
     def __init__(self, most: int) -> None:
@@ -66,13 +63,8 @@ class GatherAhead:
     """Gives the batches of a pipeline with their rows, in their order.
 
     The ids of a batch are known once it is sampled. ``rows.lookahead`` batches are announced before the first
-    of them is gathered, so that a cache of rows knows its next reads.
-
-    Args:
-        prepared: the batches without features; read by the thread.
-        rows: source of their features.
-        ready: largest number of batches that wait with their rows.
-        count: called with the seconds that each batch's rows took.
+    of them is gathered, so that a cache of rows knows its next reads. At most ``ready`` batches wait with
+    their rows; ``count`` is called with the seconds that each batch's rows took.
     """
 
     def __init__(

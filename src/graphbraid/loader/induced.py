@@ -19,6 +19,7 @@ from graphbraid.errors import ConfigError, DataError, needing
 from graphbraid.files.checksums import check_zip, seal_zip
 from graphbraid.files.writing import atomic_write
 from graphbraid.graph import Graph
+from graphbraid.graph.csc import indptr_of_rows
 from graphbraid.graph.identity import check_made_for
 from graphbraid.loader.keywords import HGT_ORDER, ClusterKeywords, HGTKeywords, ShadowKeywords, names_in
 from graphbraid.loader.neighbor import Inputs, NeighborLoader, PyGLoaderBase
@@ -177,11 +178,7 @@ class _Clusters:
     def __init__(self, found: Partition) -> None:
         order = found.part_of.long().argsort(stable=True)
         self._nodes = torch.split(order, found.sizes().tolist())
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of clusters."""
-        return len(self._nodes)
+        self.num_inputs = len(self._nodes)
 
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
@@ -320,8 +317,7 @@ def _as_batch(sampled: MiniBatch) -> Batch:
     """Return a mini-batch of ego networks, which are one after another, as PyG's Batch."""
     trees = sampled.batch
     num_roots = sampled.batch_size
-    ptr = torch.zeros(num_roots + 1, dtype=torch.int64, device=trees.device)
-    torch.cumsum(torch.bincount(trees, minlength=num_roots), 0, out=ptr[1:])
+    ptr = indptr_of_rows(trees, num_roots)
     out = _batch_class()(batch=trees, ptr=ptr)
     roots = out["root_n_id"] = ptr[:-1].clone()
     names = sampled.lazy_keys()

@@ -276,11 +276,7 @@ def _checked_links(edge_label_index: Any, counts: tuple[int, int]) -> Tensor:
 
 
 def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
-    """Return how negatives are drawn; a ratio other than 0 asks for pairs and takes precedence, as in PyG.
-
-    Raises:
-        ConfigError: an option is invalid.
-    """
+    """Return how negatives are drawn; a ratio asks for pairs and comes first, as in PyG; or ConfigError."""
     if ratio is not None:
         number = as_number(ratio, "neg_sampling_ratio", least=0, most=MOST_AMOUNT)
         if number:
@@ -289,12 +285,7 @@ def as_negatives(neg_sampling: Any, ratio: Any) -> NegativeSampling | None:
 
 
 def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> Tensor | None:
-    """Return the links' labels, raised by 1 if 0 is the label of negatives.
-
-    Raises:
-        ConfigError: labels were given with negatives of mode ``triplet``.
-        DataError: there is not one label for each link.
-    """
+    """Return links' labels, raised by 1 if 0 is that of negatives; DataError unless each has one."""
     if edge_label is None:
         return None
     if how is not None and how.is_triplet:
@@ -321,11 +312,7 @@ def labels_of(edge_label: Any, num_links: int, how: NegativeSampling | None) -> 
 
 
 def as_exclusion(value: Any) -> bool | str:
-    """Return ``exclude_seed_edges`` after checking it.
-
-    Raises:
-        ConfigError: it is neither a bool nor ``"reverse"``.
-    """
+    """Return ``exclude_seed_edges``; ConfigError unless it is a bool or ``"reverse"``."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
     if isinstance(value, str) and value == "reverse":

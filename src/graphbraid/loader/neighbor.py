@@ -101,11 +101,7 @@ class PyGLoaderBase(DataLoader[Any]):
         """Return the inputs that batches start from."""
 
     def _by_name(self, values: Sequence[Any], options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of a call by name, including those given by position in PyG's order.
-
-        Raises:
-            TypeError: there are too many, or an option was given twice, as in any call.
-        """
+        """Return options by name, also those by position in PyG's order; TypeError as in any call."""
         if len(values) > len(self.order):
             what = f"takes {len(self.order)} more arguments by position; got {len(values)}"
             raise TypeError(f"{self.pyg_name} {what}")
@@ -115,13 +111,7 @@ class PyGLoaderBase(DataLoader[Any]):
         return {**placed, **options}
 
     def _set_up(self, data: Any, given: dict[str, Any], **fixed: Any) -> None:
-        """Make the loader.
-
-        Args:
-            data: a graph or PyG data.
-            given: options by name, the loader's own and those of PyG's and torch's loaders.
-            **fixed: options that the loader's class sets, not the user.
-        """
+        """Make the loader of options ``given`` by users, and of those ``fixed`` by the loader's class."""
         others = {name: value for name, value in given.items() if name not in self.takes}
         kept = check_others(others, self.takes, self.refused, self.pyg_name)
         as_subgraph_type(given.get("subgraph_type"), self.subgraph_types)

@@ -155,11 +155,7 @@ ONE_TYPE_ONLY: dict[str, tuple[Any, str]] = {
 
 
 def refuse_one_type_only(options: LoaderOptions) -> None:
-    """Refuse the options that need a graph of one node type and one relation.
-
-    Raises:
-        ConfigError: one was given; names it and why.
-    """
+    """Raise ConfigError for the first option that needs one node type and one relation, and why."""
     if not isinstance(options.batch_device, torch.device):
         raise ConfigError("a loader of a graph with types takes torch devices only")
     for name, (harmless, reason) in ONE_TYPE_ONLY.items():
@@ -202,20 +198,10 @@ def check_others(
     refused: Mapping[str, tuple[tuple[Any, ...], str]],
     loader: str,
 ) -> dict[str, Any]:
-    """Check the options that are not the loader's own.
+    """Return the options that are not the loader's own, all as given or by default.
 
-    Args:
-        others: the options by name.
-        known: names of the loader's own options, for suggestions in the error.
-        refused: options of PyG's loader that are refused.
-        loader: name of the loader, for messages.
-
-    Returns:
-        All options of the tables, as given or by default, which the loader keeps as attributes.
-
-    Raises:
-        ConfigError: an option is unknown, or has a value that ``refused`` does not allow. The message names
-            the option, what it would request, and the nearest known one.
+    ConfigError for one that is not ``known``, or has a value that ``refused`` does not allow, names the
+    option, what it would request, and the nearest known one.
     """
     for name, value in others.items():
         if name in refused:
@@ -234,21 +220,13 @@ def check_others(
 
 
 def _check_order(value: Any, name: str) -> None:
-    """Check that an order of positions in the inputs can be iterated; None stands for the loader's own.
-
-    Raises:
-        ConfigError: it cannot.
-    """
+    """Raise ConfigError unless an order can be iterated; None stands for the loader's own."""
     if value is not None and (not isinstance(value, Iterable) or getattr(value, "ndim", 1) == 0):
         raise ConfigError(f"{name} must be an iterable of positions of the inputs; got {shown(value)}")
 
 
 def _check_lists(topology: Any) -> None:
-    """Check that ``topology`` is a source of adjacency lists or None.
-
-    Raises:
-        ConfigError: it is neither.
-    """
+    """Raise ConfigError unless ``topology`` is a source of adjacency lists or None."""
     if topology is not None and inspect.getattr_static(topology, "native", None) is None:
         raise ConfigError(
             "topology must be a source of adjacency lists, such as TieredTopology, or None; got "

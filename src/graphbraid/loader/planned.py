@@ -26,15 +26,10 @@ if TYPE_CHECKING:
 
 
 class PlannedBatches:
-    """The epochs of one loader, run according to a plan.
+    """The epochs of one loader, run by a plan or one to make: ``auto``, ``cpu`` or ``gpu``.
 
-    Args:
-        plan: the plan, or the name of one to make: ``auto``, ``cpu`` or ``gpu``.
-        settings: those of the loader; so many threads prepare batches while stages are measured.
-        has_inputs: whether batches start from more than plain nodes, such as links.
-
-    Raises:
-        ConfigError: its batches cannot be planned.
+    ``has_inputs`` is whether batches start from more than plain nodes, such as links.
+    ConfigError: the loader's batches cannot be planned.
     """
 
     def __init__(self, plan: Any, settings: LoaderSettings, *, has_inputs: bool) -> None:
@@ -56,14 +51,7 @@ class PlannedBatches:
         self._workers = settings.num_workers
 
     def batches(self, context: Context, epoch: int, start: int, stop: int) -> Generator[MiniBatch]:
-        """Yield the batches of steps ``[start, stop)`` of an epoch in order.
-
-        Args:
-            context: context that operators are made from; its number of workers does not count.
-            epoch: index of the epoch.
-            start: first step.
-            stop: step to stop before.
-        """
+        """Yield the batches of steps ``[start, stop)`` of an epoch; the context's workers do not count."""
         num_steps = context.schedule.num_steps
         plan = self.plan = self.plan or self._make_plan(context, num_steps)
         if self.operators is None:

@@ -54,14 +54,9 @@ def is_typed(data: Any) -> bool:
 def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) -> BatchSource:
     """Return the source of a loader over ``data``, which keeps dtypes and shapes.
 
-    Args:
-        data: a Graph, a PyG Data or a HeteroData.
-        weight_attr: name of the weights to draw by. If None, draws are uniform.
-        known: a graph made earlier from the same edges and weights, to be reused.
-
-    Raises:
-        ConfigError: ``data`` is neither, or has no such weights.
-        DataError: ids are out of range, or an attribute of nodes or edges cannot be split into batches.
+    ``weight_attr`` names the weights to draw by. A graph ``known`` from the same edges and weights is reused.
+    ConfigError: ``data`` is none, or has no such weights. DataError: ids are out of range, or an attribute
+    of nodes or edges cannot be split into batches.
     """
     if isinstance(data, Graph):
         if weight_attr is not None and (weight_attr != "edge_weight" or data.csc.weight is None):
@@ -87,15 +82,7 @@ def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> Batc
     """Return the source completed by the reader of int8 rows and the degrees that batches need.
 
     Rows of int8 come from a source that widens them ahead of their use. With ``src_degree``, blocks carry the
-    graph's in-degrees.
-
-    Args:
-        source: the data.
-        src_degree: whether layers normalise by the graph's degrees.
-        takes_all: whether every in-neighbour is drawn.
-
-    Raises:
-        ConfigError: degrees are estimated from draws, and a weight is below 0.
+    graph's in-degrees, estimated unless a batch ``takes_all``; ConfigError if a weight is below 0 then.
     """
     weight = source.graph.csc.weight if src_degree and not source.graph.is_typed else None
     if weight is not None and not takes_all and bool((weight < 0).any()):
@@ -131,11 +118,7 @@ class FollowedData:
         return source
 
     def changed(self, data: Any, graph: Graph) -> BatchSource | None:
-        """Return the source of the data if it has changed since it was last read; else None.
-
-        Raises:
-            ConfigError: ``data`` no longer has the types and the number of nodes of ``graph``.
-        """
+        """Return the new source of changed data, else None; ConfigError if types or nodes differ."""
         now, before = _contents_of(data), self._contents
         if now.keys() == before.keys() and all(_is_same(now[key], before[key]) for key in now):
             return None
@@ -337,11 +320,7 @@ def _pair(input_nodes: Any, graph: Graph) -> tuple[Any, Any]:
 
 
 def as_ids(values: Any, what: str) -> Tensor:
-    """Return ids or a mask as a tensor on the CPU.
-
-    Raises:
-        ConfigError: ``values`` cannot be converted to a tensor.
-    """
+    """Return ids or a mask as a tensor on the CPU, or raise ConfigError."""
     try:
         return torch.as_tensor(values).detach().cpu()
     except (TypeError, ValueError, RuntimeError) as error:
@@ -352,12 +331,7 @@ def as_ids(values: Any, what: str) -> Tensor:
 
 
 def check_ids(ids: Tensor, bound: int, what: str) -> Tensor:
-    """Return ``ids`` as a 1-d int64 tensor after checking them; an empty list may have any dtype.
-
-    Raises:
-        ConfigError: they are not integers of one dimension, or one is outside ``[0, bound)``; the message
-            names the first.
-    """
+    """Return 1-d int64 ids in ``[0, bound)``, or raise ConfigError for the first; empty ones of any dtype."""
     if ids.ndim != 1 or (ids.numel() and not is_whole(ids)):
         raise ConfigError(
             f"{what} must be a 1-d tensor of ids or a mask of all nodes; "
@@ -376,11 +350,7 @@ def is_whole(values: Tensor) -> bool:
 
 
 def as_input_id(values: Any, number: int, what: str) -> Tensor:
-    """Return the values that batches have as ``input_id``, one for each of a ``number`` of ``what``.
-
-    Raises:
-        ConfigError: they are no tensor, or of another length.
-    """
+    """Return the batches' ``input_id``; ConfigError unless it has one for each of ``number`` ``what``."""
     try:
         ids = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:

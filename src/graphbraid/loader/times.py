@@ -40,11 +40,7 @@ class Times:
     """Whether the times are floating point numbers."""
 
     def of_nodes(self, node_type: str, nodes: Tensor) -> Tensor:
-        """Return the times of nodes of a type.
-
-        Raises:
-            ConfigError: they have none.
-        """
+        """Return the times of nodes of a type; ConfigError if they have none."""
         if node_type not in self.node_time:
             raise ConfigError(
                 f"input_time must be given: time_attr names no times of nodes of type {node_type!r}"
@@ -52,11 +48,7 @@ class Times:
         return self.node_time[node_type][nodes]
 
     def ordered(self, values: Tensor, name: str) -> Tensor:
-        """Return a user's times as integers that compare with those of the edges.
-
-        Raises:
-            ConfigError: they are earlier than every edge, or of a kind that does not compare with the edges'.
-        """
+        """Return a user's times as integers that compare with those of the edges, or raise ConfigError."""
         if values.is_floating_point() and not self.is_float:
             whole = values.double()
             if not bool((whole == whole.floor()).all()) or bool((whole.abs() > _MOST_EXACT).any()):
@@ -134,11 +126,7 @@ def read_times(source: BatchSource, options: LoaderOptions, data: Any) -> Times 
 
 
 def seed_times(values: Any, name: str, number: int) -> Tensor | None:
-    """Return the times of a loader's inputs as a tensor after checking them; None if there are none.
-
-    Raises:
-        DataError: there is not one finite time per input.
-    """
+    """Return the times of a loader's inputs, None without; DataError unless each has a finite one."""
     if values is None:
         return None
     try:
@@ -153,11 +141,7 @@ def seed_times(values: Any, name: str, number: int) -> Tensor | None:
 
 
 def checked_times(values: Any, name: str) -> Tensor:
-    """Return times after checking them.
-
-    Raises:
-        DataError: they are not finite numbers of one dimension.
-    """
+    """Return times; DataError unless they are finite numbers of one dimension."""
     if not isinstance(values, Tensor):
         raise DataError(f"{name} must be a dense tensor of times; got {type(values).__name__}")
     is_number = not values.is_complex() and values.dtype != torch.bool

@@ -16,15 +16,7 @@ from graphbraid.sampling.sample import PreparedBatch, Sampled
 
 
 def sorted_by_time(csc: Csc, time: Tensor) -> tuple[Csc, Tensor]:
-    """Sort the in-edges of each node by time; edges of equal time keep their order.
-
-    Args:
-        csc: the adjacency.
-        time: ``(num_edges,)`` int64 time of each stored edge.
-
-    Returns:
-        The sorted adjacency, and the ``(num_edges,)`` int64 position in ``csc`` of each of its edges.
-    """
+    """Sort each node's in-edges by ``(num_edges,)`` int64 times, stably; also return their positions."""
     order = torch.from_numpy(np.lexsort((time.numpy(), csc.destinations().numpy())))
     weight = None if csc.weight is None else csc.weight[order]
     return Csc(csc.indptr, csc.indices[order], csc.num_src, weight, trusted=True), order
@@ -89,15 +81,10 @@ class BatchSeeds:
 class SeedSource(Protocol):
     """The inputs of a loader, as the seeds of batches: a pure function of their positions, epoch and step."""
 
-    @property
-    def num_inputs(self) -> int:
-        """Number of inputs that batches have positions of, such as links."""
-        ...
-
-    @property
-    def edge_times(self) -> EdgeTimes | None:
-        """Times of the graph's edges; None if seeds have no times."""
-        ...
+    num_inputs: int
+    """Number of inputs that batches have positions of, such as links."""
+    edge_times: EdgeTimes | None
+    """Times of the graph's edges; None if seeds have no times."""
 
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None
@@ -115,14 +102,7 @@ def seeds_of_step(
     """Return the positions of the inputs of a schedule's part, and the seeds that it draws for.
 
     They are those of the whole step, with ``own``. In layout ``blocks`` they are those of the part alone, as
-    a node's draws do not depend on the other seeds.
-
-    Args:
-        schedule: of the inputs.
-        given: the inputs. If None, the nodes of the schedule.
-        positions: ``(num,)`` int64 positions of the inputs of all parts.
-        epoch: the epoch.
-        step: the step.
+    a node's draws do not depend on the other seeds. ``positions`` are those of the inputs of all parts.
     """
     bounds = None
     if schedule.num_parts > 1 or schedule.reach is not None:
@@ -175,17 +155,7 @@ class TreeSeeds:
         shown_times: Tensor | None = None,
     ) -> None:
         self._nodes, self._times, self._shown_times = nodes, times, shown_times
-        self._edge_times = edge_times
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of nodes."""
-        return self._nodes.numel()
-
-    @property
-    def edge_times(self) -> EdgeTimes | None:
-        """Times of the graph's edges; None if nodes have no times."""
-        return self._edge_times
+        self.num_inputs, self.edge_times = nodes.numel(), edge_times
 
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None

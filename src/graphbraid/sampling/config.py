@@ -186,11 +186,7 @@ class SamplerConfig:
 
 
 def as_edge_type(key: Any, edge_types: Sequence[EdgeType]) -> EdgeType:
-    """Return the relation that ``key`` names: three names, or PyG's string of them joined by two underscores.
-
-    Raises:
-        ConfigError: there is no such relation.
-    """
+    """Return the relation of three names, or of PyG's ``a__b__c``; ConfigError if there is none."""
     if isinstance(key, str):
         key = tuple(key.split("__"))
     if isinstance(key, tuple | list):
@@ -238,11 +234,7 @@ def _values_of(fanouts: Any) -> Any:
 
 
 def as_subgraph_type(given: Any, known: Sequence[str] = SUBGRAPH_TYPES) -> str:
-    """Return the name of a subgraph type, one of ``known``; ``given`` may be of PyG's enumeration.
-
-    Raises:
-        ConfigError: there is none of this name.
-    """
+    """Return one of the ``known`` names, also from PyG's enumeration; ConfigError if there is none."""
     name = getattr(given, "value", given)
     if name is None:
         return DIRECTIONAL
@@ -397,11 +389,7 @@ MOST_EPOCHS = 1 << 31
 
 
 def as_epoch(epoch: Any) -> int:
-    """Return ``epoch`` as a valid epoch number.
-
-    Raises:
-        ConfigError: it is not an integer in ``[0, MOST_EPOCHS)``.
-    """
+    """Return ``epoch``; ConfigError unless it is an integer in ``[0, MOST_EPOCHS)``."""
     return as_count(epoch, "epoch", most=MOST_EPOCHS - 1)
 
 

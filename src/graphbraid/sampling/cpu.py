@@ -42,13 +42,8 @@ _DRAWN = SamplerConfig(fanouts=(MOST_READ,))
 def sample_budget(types: Types, config: SamplerConfig, seed_type: int, seeds: Tensor, key: int) -> Sampled:
     """Sample one mini-batch: the twin of ``csrc/sampling/budget_sample.inl``, to the bit.
 
-    Args:
-        types: the graph.
-        config: options with ``num_samples``.
-        seed_type: number of the seeds' type.
-        seeds: ``(batch,)`` int64 ids within the type. Each copy of a repeated seed keeps a row; edges from
-            that node refer to the first.
-        key: the batch's key.
+    ``seeds`` are int64 ids within the type. Each copy of a repeated seed keeps a row; edges from that node
+    refer to the first.
     """
     assert config.num_samples is not None, "samples by a budget"
     num_types, relations = len(types.nodes), types.relations()
@@ -274,15 +269,8 @@ class _NativePipeline:
     """A pipeline of compiled threads, which read the graph's arrays without a copy.
 
     Threads are made anew after a fork, which leaves them in the parent process. They also are after an array
-    was sent to another process, which moves its memory.
-
-    Args:
-        kernels: the compiled module.
-        start: starts the threads.
-        arrays: the arrays that the threads read; kept alive.
-        typed: number of relations and of hops of a graph with types; None for a graph without.
-        twin: prepares batches without seeds, which the threads do not support.
-        by_hop: whether edges are the drawn ones, hop by hop.
+    was sent to another process, which moves its memory. ``arrays`` are kept alive for them; ``typed`` has the
+    numbers of relations and hops; ``twin`` prepares batches without seeds, which the threads do not support.
     """
 
     def __init__(
@@ -332,16 +320,11 @@ class _NativePipeline:
         *,
         share: tuple[Tensor, int] | None = None,
     ) -> Iterator[PreparedBatch]:
-        """Start preparing the batch of ``seeds`` at a step, and return an iterator that waits for it.
+        """Start preparing the batch of int64 ``seeds`` at a step; return an iterator that waits for it.
 
-        Args:
-            seeds: ``(batch,)`` int64 node ids; the batch's ``input_id`` holds positions in this tensor.
-            seed: random seed of the draws.
-            epoch: epoch whose random numbers are drawn.
-            step: step whose random numbers are drawn.
-            constraints: limits on the draws. If None, there are none.
-            share: arguments of :func:`.keep_share`: the seeds whose share of the batch is kept,
-                ``(num_own,)`` int64 ascending positions, and its reach. If None, the whole batch.
+        The batch's ``input_id`` holds positions in ``seeds``. ``share`` has arguments of :func:`.keep_share`:
+        the ascending positions of the seeds whose share of the batch is kept, and its reach; None is the
+        whole batch.
         """
         if not seeds.numel() or (share is not None and not share[0].numel()):  # a schedule has no such steps
             return self._twin.begin(seeds, seed, epoch, step, constraints, share=share)
@@ -415,14 +398,7 @@ def _parts(counts: list[int], size: int, number: int) -> list[list[int]]:
 
 
 class _ReferencePipeline:
-    """The same interface without threads: a batch is prepared when it is requested.
-
-    Args:
-        sample: function of seeds, key and constraints that returns a sample.
-        share: :func:`.keep_share` with the graph's types.
-        x: feature rows of each node type, or None.
-        num_seed_nodes: number of nodes that seeds may be.
-    """
+    """The same interface without threads: a batch is prepared when it is requested."""
 
     def __init__(
         self,

@@ -58,11 +58,7 @@ def sample_batch(
 
 
 def check_odds(csc: Csc) -> None:
-    """Check that neighbours can be drawn by the graph's edge weights; reads them once per graph.
-
-    Raises:
-        DataError: there are no weights, or one is negative or not finite; the message names the first.
-    """
+    """Raise DataError for the first weight that cannot be drawn by; reads them once per graph."""
     if csc.weight is None:
         raise DataError("drawing by weight needs edge weights; the graph has none")
     weight = csc.weight

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, ranges
 from graphbraid.graph.types import Types
 
 if TYPE_CHECKING:
@@ -139,11 +139,7 @@ class Sampled:
         return torch.cat(kept) if kept else None
 
     def positions_by_layer(self, layout: str) -> list[Tensor]:
-        """Return the position in the graph of each block's edges, outermost first; they must be kept.
-
-        Args:
-            layout: ``subgraph``, whose blocks are prefixes of one record, or ``blocks``.
-        """
+        """Return the position in the graph of each block's edges, outermost first; they must be kept."""
         found = []
         for hop in reversed(range(len(self.edges_per_hop))):
             positions = self.edges[hop if layout == "blocks" else 0].positions
@@ -174,13 +170,9 @@ class PreparedBatch(NamedTuple):
 
 
 def own_by_type(types: Types, seed_type: int | None, seeds: Tensor, own: Tensor) -> list[Tensor]:
-    """Return the local ids of some seeds of a batch, by node type, ascending.
+    """Return the ascending local ids of the seeds at positions ``own``, by node type.
 
-    Args:
-        types: types of the graph.
-        seed_type: type of all seeds. If None, seeds are ids in the whole graph.
-        seeds: ``(num_seeds,)`` int64 seeds of the batch.
-        own: ``(num_own,)`` int64 positions in ``seeds``, ascending.
+    Without ``seed_type``, seeds are ids in the whole graph, and else ids of that type.
     """
     first = torch.tensor(types.first_ids[1:-1], device=seeds.device)
     kind = (
@@ -194,21 +186,13 @@ def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor
     """Return the part of a batch within ``reach`` sampled edges of some of its seeds (layout ``subgraph``).
 
     It has the form of a batch of ``reach`` hops. A node keeps all its in-edges of ``whole``, whichever hop
-    drew them; nodes of the last hop have none. Twin of ``csrc/sampling/share.cpp``.
-
-    Args:
-        whole: the batch.
-        ends: numbers of the types of each relation's sources and destinations.
-        own: local ids of the seeds by type, ascending.
-        reach: number of hops.
-
-    Returns:
-        The share. Trees keep the numbers that they have in ``whole``.
+    drew them; nodes of the last hop have none. ``ends`` are the types of each relation's ends, and ``own``
+    local ids of the seeds by type, ascending. Trees keep their numbers. Twin of ``csrc/sampling/share.cpp``.
     """
     device = whole.n_id_by_type[0].device
     num_nodes = [ids.numel() for ids in whole.n_id_by_type]
     edges = [records[0] for records in whole.edges_by_relation]
-    indptrs = [_with_rows(one.indptr, num_nodes[end]) for one, (_, end) in zip(edges, ends, strict=True)]
+    indptrs = [with_rows(one.indptr, num_nodes[end]) for one, (_, end) in zip(edges, ends, strict=True)]
     names, known = list(own), [0] * len(own)
     local = [torch.full((count,), -1, device=device) for count in num_nodes]
     for of, ids in zip(local, names, strict=True):
@@ -220,8 +204,8 @@ def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor
         for number, (source, destination) in enumerate(ends):
             rows = names[destination][known[destination] : last[destination]]
             first, degree = indptrs[number][rows], indptrs[number][rows + 1] - indptrs[number][rows]
-            place = torch.arange(int(degree.sum()), device=device)
-            positions = place + (first - (degree.cumsum(0) - degree)).repeat_interleave(degree)
+            positions = ranges(first, degree)
+            place = torch.arange(positions.numel(), device=device)
             found = edges[number].indices[positions].long()
             earliest = torch.full((num_nodes[source],), place.numel(), device=device)
             earliest.scatter_reduce_(0, found, place, "amin")  # a new node is numbered at its first edge
@@ -243,7 +227,7 @@ def keep_share(whole: Sampled, ends: Sequence[tuple[int, int]], own: list[Tensor
     )
 
 
-def _with_rows(indptr: Tensor, num_rows: int) -> Tensor:
+def with_rows(indptr: Tensor, num_rows: int) -> Tensor:
     """Return ``indptr`` with rows without edges appended."""
     return torch.cat((indptr, indptr[-1:].expand(num_rows + 1 - indptr.numel())))
 

@@ -79,11 +79,7 @@ class BatchSource:
         return self.given_link if self.rows is None else link_of(self.rows)
 
     def check_tiers(self) -> None:
-        """Check that rows and lists are those of the graph as it is now. Costs nothing while it is unchanged.
-
-        Raises:
-            DataError: they were made for another graph, or the graph was changed in place since.
-        """
+        """Raise DataError if rows or lists are of another graph, or of this one before a change."""
         x, rows, lists = self.graph.x, self.rows, self.lists
         if lists is not None:
             csc, whole = lists.csc, self.graph.csc

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from graphbraid import native
 from graphbraid.graph import EdgeType, Graph
-from graphbraid.graph.csc import Csc
+from graphbraid.graph.csc import Csc, indptr_of_rows, ranges
 from graphbraid.graph.types import Relation
 from graphbraid.sampling.batch_seeds import Constraints, EdgeTimes
 from graphbraid.sampling.config import BIDIRECTIONAL, DIRECTIONAL, EGO
-from graphbraid.sampling.sample import Sampled, SampledEdges
+from graphbraid.sampling.sample import Sampled, SampledEdges, with_rows
 
 
 def with_edges(
@@ -29,15 +29,10 @@ def with_edges(
     constraints: Constraints | None = None,
     edge_times: EdgeTimes | None = None,
 ) -> Sampled:
-    """Return a sample with the edges of a subgraph type.
+    """Return a sample of layout ``subgraph``, on the CPU, with the edges of a subgraph type.
 
-    Args:
-        sampled: a sample in layout ``subgraph``, on the CPU.
-        subgraph_type: one of :data:`graphbraid.sampling.config.SUBGRAPH_TYPES`, or :data:`EGO`, which takes
-            disjoint trees of a graph without types.
-        graph: the graph that the sample was drawn from.
-        constraints: limits on the draws; they hold for the other edges, too.
-        edge_times: times of the edges, if constraints have times.
+    :data:`EGO` takes disjoint trees of a graph without types. Limits on the draws hold for the other edges,
+    too; limits on times need ``edge_times``.
     """
     if subgraph_type == DIRECTIONAL:
         return sampled
@@ -124,14 +119,9 @@ def _both_ways_by_relation(
             found[other] = _once(*both[::-1], None, num_dst, num_src)
     for number in set(range(len(ends))) - joined.keys() - {o for o, turns in joined.values() if turns}:
         [edges] = sampled.edges_by_relation[number]
-        found[number] = dataclasses.replace(_with_rows(edges, ends[number][3]), positions=None)
+        indptr = with_rows(edges.indptr, ends[number][3])
+        found[number] = dataclasses.replace(edges, indptr=indptr, positions=None)
     return found
-
-
-def _with_rows(edges: SampledEdges, num_rows: int) -> SampledEdges:
-    """Return edges with a row for each node of the destinations' type; added rows have no edges."""
-    last = edges.indptr[-1:].expand(num_rows + 1 - edges.indptr.numel())
-    return dataclasses.replace(edges, indptr=torch.cat([edges.indptr, last]))
 
 
 def _tree_by_tree(sampled: Sampled) -> Sampled:
@@ -148,17 +138,10 @@ def induced_edges(
     row_trees: Tensor | None = None,
     source_trees: Tensor | None = None,
 ) -> SampledEdges:
-    """Return the edges of some rows of a graph that come from given sources.
+    """Return the edges of int64 rows of a graph that come from given sources, in the order of its lists.
 
-    Args:
-        csc: the graph.
-        rows: ``(num_dst,)`` int64 rows of it, one for each destination.
-        sources: ``(num_src,)`` int64 ids among its sources; edges use the first of equal ids in a tree.
-        row_trees: ``(num_dst,)`` int64 disjoint tree of each destination. If None, there is one tree.
-        source_trees: ``(num_src,)`` int64 tree of each source. Edges stay within a tree.
-
-    Returns:
-        Edges from positions in ``sources`` to those in ``rows``, in the order of the graph's lists.
+    They lead from positions in ``sources``, the first of equal ones in a tree, to those in ``rows``. With
+    trees of rows and sources, edges stay within a tree.
     """
     kernels = native.kernels()
     find: Callable[..., tuple[Tensor, Tensor, Tensor]] = (
@@ -177,11 +160,9 @@ def _induced_reference(  # noqa: PLR0917  (the native function's arguments)
     source_trees: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of ``csrc/sampling/induced.cpp``."""
-    begin = indptr[rows]
-    degree = indptr[rows + 1] - begin
-    first = torch.cumsum(degree, 0) - degree
+    degree = indptr[rows + 1] - indptr[rows]
     owner = torch.repeat_interleave(torch.arange(rows.numel()), degree)
-    places = torch.arange(owner.numel()) + (begin - first)[owner]
+    places = ranges(indptr[rows], degree)
     wanted = indices[places].long()
     known = sources
     if row_trees is not None and source_trees is not None:
@@ -194,9 +175,7 @@ def _induced_reference(  # noqa: PLR0917  (the native function's arguments)
         return torch.zeros(rows.numel() + 1, dtype=torch.int64), order.int(), order
     at = torch.searchsorted(ordered, wanted).clamp_(max=order.numel() - 1)
     hit = ordered[at] == wanted
-    ends = torch.zeros(rows.numel() + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(owner[hit], minlength=rows.numel()), 0, out=ends[1:])
-    return ends, order[at[hit]].int(), places[hit]
+    return indptr_of_rows(owner[hit], rows.numel()), order[at[hit]].int(), places[hit]
 
 
 def both_ways(edges: SampledEdges, num_nodes: int) -> SampledEdges:
@@ -226,10 +205,10 @@ def _once(src: Tensor, dst: Tensor, positions: Tensor | None, num_src: int, num_
     is_first = torch.ones_like(key, dtype=torch.bool)
     torch.ne(key[1:], key[:-1], out=is_first[1:])
     kept = order[is_first]
-    ends = torch.zeros(num_dst + 1, dtype=torch.int64)
-    torch.cumsum(torch.bincount(dst[kept], minlength=num_dst), 0, out=ends[1:])
     return SampledEdges(
-        indptr=ends, indices=src[kept].int(), positions=None if positions is None else positions[kept]
+        indptr=indptr_of_rows(dst[kept], num_dst),
+        indices=src[kept].int(),
+        positions=None if positions is None else positions[kept],
     )
 
 
@@ -246,6 +225,5 @@ def _allowed(
     if constraints.times is not None and edge_times is not None:
         assert trees is not None, "seeds with times have trees of their own"
         keep &= edge_times.time[positions] <= constraints.times[trees[rows]]
-    ends = torch.zeros_like(edges.indptr)
-    torch.cumsum(torch.bincount(rows[keep], minlength=ends.numel() - 1), 0, out=ends[1:])
+    ends = indptr_of_rows(rows[keep], edges.indptr.numel() - 1)
     return SampledEdges(indptr=ends, indices=edges.indices[keep], positions=positions[keep])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -50,24 +49,19 @@ class RefusedError(GraphbraidError):
     """METIS gives no partition of this graph; the message says why."""
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class Symmetric:
-    """A graph without directions and self-loops, as METIS takes it."""
+def symmetric(csc: Csc) -> Csc:
+    """Return the graph that METIS cuts: each edge in both directions, and no self-loops.
 
-    csc: Csc
-    """Each edge in both directions; weight: how many edges of the graph it stands for, None if all alike."""
-
-
-def symmetric(csc: Csc) -> Symmetric:
-    """Return the graph that METIS cuts: the weight of its cut is the number of edges cut."""
+    Its weights are numbers of edges of the graph, None if all are alike; that of its cut is the number cut.
+    """
     counted = Csc(csc.indptr, csc.indices, csc.num_src, torch.ones(csc.num_edges), trusted=True)
     both = edges.symmetrize(counted, weights="sum", keep_edge_id=False).csc
     both = edges.remove_self_loops(both, keep_edge_id=False).csc
     weight = both.weight
     assert weight is not None
     if weight.numel() and bool((weight == weight[0]).all()):
-        both = Csc(both.indptr, both.indices, both.num_src, trusted=True)
-    return Symmetric(both)
+        return Csc(both.indptr, both.indices, both.num_src, trusted=True)
+    return both
 
 
 def refusal(csc: Csc, num_parts: int) -> str:
@@ -85,7 +79,7 @@ def refusal(csc: Csc, num_parts: int) -> str:
 
 
 def metis(
-    graph: Symmetric,
+    csc: Csc,
     loads: Tensor,
     num_parts: int,
     *,
@@ -94,31 +88,17 @@ def metis(
     limit: int,
     seed: int,
 ) -> Tensor:
-    """Ask METIS for a partition, and repair parts that exceed the limit.
+    """Return METIS's int32 parts of a symmetric graph with an edge, repaired where above ``limit``.
 
-    METIS ends well even where a part is heavier than its tolerance: nodes of such parts then move to the
-    part of most of their neighbours that has room (:func:`repaired`).
-
-    Args:
-        graph: Symmetric, with an edge.
-        loads: ``(num_nodes,)`` int64 weights of the nodes.
-        num_parts: Number of parts, at least 2 and at most the number of nodes.
-        tolerance: METIS's own, such as 1.03.
-        recursive: Bisect recursively instead of k-way.
-        limit: Largest load of a part.
-        seed: Of METIS's random numbers.
-
-    Returns:
-        ``(num_nodes,)`` int32 part of each node.
-
-    Raises:
-        RefusedError: METIS failed, left a part empty, or a part is too heavy even when repaired.
+    METIS ends well even where a part is heavier than its tolerance: nodes of such parts then move to the part
+    of most of their neighbours that has room (:func:`repaired`). RefusedError: METIS failed, left a part
+    empty, or a part is too heavy even when repaired.
     """
-    part_of = asked_metis(graph.csc, loads, num_parts, tolerance=tolerance, recursive=recursive, seed=seed)
+    part_of = asked_metis(csc, loads, num_parts, tolerance=tolerance, recursive=recursive, seed=seed)
     sums = part_loads(part_of, loads, num_parts)
     before = imbalance(sums)
     if int(sums.max()) > limit:
-        part_of, sums = repaired(graph.csc, part_of, loads, sums, limit)
+        part_of, sums = repaired(csc, part_of, loads, sums, limit)
     if int(sums.max()) > limit:
         raise RefusedError(
             f"its heaviest part has {before:.2f} times the mean load, repaired {imbalance(sums):.2f}"
@@ -132,11 +112,7 @@ def metis(
 def asked_metis(
     csc: Csc, loads: Tensor, num_parts: int, *, tolerance: float, recursive: bool, seed: int
 ) -> Tensor:
-    """Return METIS's own partition, ``(num_nodes,)`` int32, whatever its balance.
-
-    Raises:
-        RefusedError: METIS failed.
-    """
+    """Return METIS's own ``(num_nodes,)`` int32 parts, whatever their balance; RefusedError if it failed."""
     pymetis = load_pymetis()
     assert pymetis is not None
     dtype = torch.int64 if pymetis.zero_copy_dtype().itemsize == 8 else torch.int32
@@ -182,17 +158,8 @@ def repaired(csc: Csc, part_of: Tensor, loads: Tensor, sums: Tensor, limit: int)
 
     Each goes to the part with room that holds most of its neighbours. Once its part is below the limit, a
     node only moves where it has more neighbours. A part that is too heavy by its hubs alone gives one of them
-    to another, which makes room for it in the next pass.
-
-    Args:
-        csc: Symmetric adjacency, its weights the edges each one stands for.
-        part_of: ``(num_nodes,)`` int32.
-        loads: ``(num_nodes,)`` int64, of the nodes.
-        sums: ``(num_parts,)`` int64, of the parts.
-        limit: Largest load of a part.
-
-    Returns:
-        New ``part_of`` and ``sums``; a part may still be above the limit.
+    to another, which makes room for it in the next pass. Returns the new parts and their int64 loads, some of
+    which may still be above the limit.
     """
     part_of, sums = part_of.clone(), sums.clone()
     hubs = is_hub(loads, int(sums.sum()), sums.numel(), limit).nonzero().squeeze(1)
@@ -309,11 +276,7 @@ class _Division:
             return divide()
 
     def _simply(self, strategy: Strategy) -> Tensor:
-        """Return the parts by a strategy that cannot fail.
-
-        Raises:
-            ResourceError: it takes more memory than is free.
-        """
+        """Return the parts by a strategy that cannot fail; ResourceError if memory is short."""
         if why := self._too_much(strategy):
             raise ResourceError(
                 f"dividing {self.csc.num_dst:,} nodes by {strategy!r} {why}. Take strategy='streaming', "
@@ -363,14 +326,14 @@ class _Division:
         return self._taken("greedy", packed)
 
     def _metis(self, loads: Tensor, least: int) -> Partition | None:
-        graph = symmetric(self.csc)
+        both = symmetric(self.csc)
         for name, tolerance, recursive in (
             ("metis k-way", self.tolerance, False),
             ("metis recursive bisection", max(self.tolerance, RELAXED), True),
         ):
             try:
                 found = metis(
-                    graph,
+                    both,
                     loads,
                     self.num_parts,
                     tolerance=tolerance,
@@ -381,7 +344,7 @@ class _Division:
             except RefusedError as error:
                 self._failed(name, str(error))
             else:
-                idle = (graph.csc.degrees() == 0) & (loads == 0)
+                idle = (both.degrees() == 0) & (loads == 0)
                 spread(found, idle.nonzero().squeeze(1), self.num_parts)
                 return self._taken(name, found)
         return None

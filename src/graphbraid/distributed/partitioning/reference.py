@@ -1,4 +1,9 @@
-"""Plain twins, with the same arguments, of the kernels in ``csrc/graph/partition.cpp``."""
+"""Plain twins, with the same arguments, of the kernels in ``csrc/graph/partition.cpp``.
+
+``part_of`` is int32, a part for each node or item. ``nodes``, ``rows``, ``order``, ``loads`` and every
+``indptr`` are int64, ``indices`` int32 or int64, and ``weight`` float32. What a function finds, it writes to
+its arguments.
+"""
 
 # ruff: noqa: PLR0917, ARG001 - the kernels take their arguments by position
 
@@ -10,16 +15,11 @@ import math
 import torch
 from torch import Tensor
 
+from graphbraid.graph.csc import indptr_of_rows, ranges
+
 
 def pack_by_load(order: Tensor, loads: Tensor, num_parts: int, part_of: Tensor) -> None:
-    """Give each item to the part of the least load so far, of equal loads to that of the fewest items.
-
-    Args:
-        order: ``(num_items,)`` int64, the items in the order they are packed.
-        loads: ``(num_items,)`` int64, not negative.
-        num_parts: Number of parts.
-        part_of: ``(num_items,)`` int32, overwritten.
-    """
+    """Give items, in this order, to the part of the least load so far, of equal ones that of the fewest."""
     places = [(0, 0, part) for part in range(num_parts)]
     of_item = loads.tolist()
     for item in order.tolist():
@@ -39,23 +39,11 @@ def place_nodes(
     most: int,
     price: float,
 ) -> int:
-    """Place nodes, one after the other, where the weight of their neighbours less a price is largest.
+    """Place nodes in turn where the weight of their neighbours less a price is largest; count moved ones.
 
     A node is taken out of its part before. The price of a part is ``price * load * sqrt(load of the part)``.
-
-    Args:
-        nodes: ``(num_rows,)`` int64, in the order they are placed.
-        indptr: ``(num_rows + 1,)`` int64, of their rows.
-        indices: ``(num_edges,)`` int32 or int64, their neighbours.
-        weight: ``(num_edges,)`` float32, not negative, or None for 1.
-        loads: ``(num_rows,)`` int64, theirs, not negative.
-        part_of: ``(num_nodes,)`` int32, -1 for a node that is not placed yet; updated.
-        part_loads: ``(num_parts,)`` int64, updated.
-        most: Load that no part exceeds, if any has room.
-        price: What a unit of load costs, by the square root of the part's load.
-
-    Returns:
-        How many nodes have another part than before.
+    No part exceeds the load ``most``, if any has room. ``indptr``, ``indices``, ``weight`` (None for 1) and
+    ``loads`` are of these nodes' rows; ``part_of`` is -1 for a node that is not placed yet.
     """
     ends, sources, parts = indptr.tolist(), indices.tolist(), part_of.tolist()
     weights = [1.0] * len(sources) if weight is None else weight.tolist()
@@ -85,14 +73,7 @@ def place_nodes(
 
 
 def count_cut(indptr: Tensor, indices: Tensor, first: int, part_of: Tensor) -> int:
-    """Return how many in-edges of some nodes come from another part than the node's.
-
-    Args:
-        indptr: ``(num_rows + 1,)`` int64, of the rows of nodes ``first, first + 1, ...``.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        first: The first of the nodes.
-        part_of: ``(num_nodes,)`` int32.
-    """
+    """Return how many in-edges of the nodes from ``first`` on come from another part than the node's."""
     own = part_of[first : first + indptr.numel() - 1].repeat_interleave(indptr.diff())
     return int((part_of[indices.long()] != own).sum())
 
@@ -107,25 +88,16 @@ def count_split(
     remote_indptr: Tensor,
     is_halo: Tensor,
 ) -> None:
-    """Count the in-edges of a part's nodes that come from its own nodes and from others'.
+    """Count the in-edges of a part's nodes ``rows`` that come from its own nodes and from others'.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        part_of: ``(num_nodes,)`` int32.
-        rows: ``(num_rows,)`` int64, the nodes of the part.
-        part: Its number.
-        local_indptr: ``(num_rows + 1,)`` int64, overwritten.
-        remote_indptr: ``(num_rows + 1,)`` int64, overwritten.
-        is_halo: ``(num_nodes,)`` uint8, set to 1 for each source of another part.
+    Writes both ``(num_rows + 1,)`` indptr, and 1 to uint8 ``is_halo`` for each source of another part.
     """
     edges, row = _edges_of(indptr, rows)
     sources = indices[edges].long()
     is_local = part_of[sources] == part
     is_halo[sources[~is_local]] = 1
     for ends, counted in ((local_indptr, is_local), (remote_indptr, ~is_local)):
-        ends[0] = 0
-        torch.cumsum(torch.bincount(row[counted], minlength=rows.numel()), 0, out=ends[1:])
+        ends.copy_(indptr_of_rows(row[counted], rows.numel()))
 
 
 def write_split(
@@ -142,22 +114,9 @@ def write_split(
     local_edge: Tensor | None,
     remote_edge: Tensor | None,
 ) -> None:
-    """Write a part's local and remote edges.
+    """Write a part's local and remote edges, and their positions if asked for, after :func:`count_split`.
 
-    Args:
-        indptr: ``(num_nodes + 1,)`` int64, of a CSC.
-        indices: ``(num_edges,)`` int32 or int64, in ``[0, num_nodes)``.
-        part_of: ``(num_nodes,)`` int32.
-        rows: ``(num_rows,)`` int64, the nodes of the part.
-        part: Its number.
-        column: ``(num_nodes,)``, the local row of each of these, the halo row of each of their sources of
-            another part; in the dtype of ``indices``.
-        local_indptr: ``(num_rows + 1,)`` int64, as :func:`count_split` writes it.
-        remote_indptr: ``(num_rows + 1,)`` int64.
-        local: ``(local_indptr[-1],)`` in the dtype of ``indices``, overwritten.
-        remote: ``(remote_indptr[-1],)``, overwritten.
-        local_edge: ``(local_indptr[-1],)`` int64, overwritten, or None.
-        remote_edge: ``(remote_indptr[-1],)`` int64, overwritten, or None.
+    ``column`` is the local row of each of the part's nodes, and the halo row of each other source.
     """
     edges, _ = _edges_of(indptr, rows)
     is_local = part_of[indices[edges].long()] == part
@@ -171,5 +130,4 @@ def _edges_of(indptr: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Return the positions of the rows' edges, and the row of each."""
     counts = indptr.diff()[rows]
     row = torch.arange(rows.numel()).repeat_interleave(counts)
-    before = counts.cumsum(0) - counts
-    return torch.arange(row.numel()) - before[row] + indptr[rows][row], row
+    return ranges(indptr[rows], counts), row

@@ -12,18 +12,12 @@ from graphbraid.graph.csc import Csc, indptr_of
 
 
 def contiguous(loads: Tensor, num_parts: int) -> Tensor:
-    """Cut the nodes, in their order, into ranges of about equal load, by binary search.
+    """Cut the nodes, in their order, into ranges of about equal int64 load, by binary search.
 
     The edge-balanced node split of Wang et al., "MGG" (Algorithm 1). Departs from it in two ways: a cut is
     searched for its share of the whole load, not of what the cuts before left, so that a hub's excess is not
-    carried along; and of the two nodes around a share the nearer one is taken.
-
-    Args:
-        loads: ``(num_nodes,)`` int64, not negative.
-        num_parts: Number of parts.
-
-    Returns:
-        ``(num_nodes,)`` int32 part of each node, never falling.
+    carried along; and of the two nodes around a share the nearer one is taken. Returns int32 parts, never
+    falling.
     """
     if not int(loads.sum()):
         loads = torch.ones_like(loads)
@@ -37,11 +31,7 @@ def contiguous(loads: Tensor, num_parts: int) -> Tensor:
 
 
 def at_random(num_nodes: int, num_parts: int, seed: int) -> Tensor:
-    """Deal the nodes out at random: the baseline, with numbers of nodes that differ by one at most.
-
-    Returns:
-        ``(num_nodes,)`` int32 part of each node.
-    """
+    """Deal the nodes out at random, int32: the baseline, with numbers of nodes that differ by one at most."""
     order = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(seed))
     part_of = torch.empty(num_nodes, dtype=torch.int32)
     part_of[order] = (torch.arange(num_nodes) % num_parts).to(torch.int32)
@@ -52,17 +42,10 @@ _AT_A_TIME = 1 << 16
 
 
 def pack(loads: Tensor, num_parts: int) -> Tensor:
-    """Give each item, those of the largest load first, to the lightest part.
+    """Give each item, those of the largest int64 load first, to the lightest part; return int32 parts.
 
     This is phase III of Morphling's Algorithm 4 for nodes. The largest load of a part is at most 4/3 of the
     least possible one. Items without a load are spread evenly.
-
-    Args:
-        loads: ``(num_items,)`` int64, not negative.
-        num_parts: Number of parts.
-
-    Returns:
-        ``(num_items,)`` int32 part of each item.
     """
     part_of = torch.empty(loads.numel(), dtype=torch.int32)
     order = loads.argsort(descending=True, stable=True)
@@ -87,29 +70,13 @@ def components(csc: Csc) -> tuple[int, Tensor]:
 
 
 def pack_components(component_of: Tensor, num_components: int, loads: Tensor, num_parts: int) -> Tensor:
-    """Keep each component whole: phase II of Morphling's Algorithm 4, with loads for its numbers of nodes.
-
-    Args:
-        component_of: ``(num_nodes,)`` int64.
-        num_components: Number of components.
-        loads: ``(num_nodes,)`` int64.
-        num_parts: Number of parts.
-
-    Returns:
-        ``(num_nodes,)`` int32 part of each node.
-    """
+    """Keep each component whole: phase II of Morphling's Algorithm 4, by loads, not numbers of nodes."""
     of_components = torch.zeros(num_components, dtype=torch.int64).index_add_(0, component_of, loads)
     return pack(of_components, num_parts)[component_of]
 
 
 def spread(part_of: Tensor, nodes: Tensor, num_parts: int) -> None:
-    """Give nodes without a load to the parts with the fewest nodes, so that these numbers become alike.
-
-    Args:
-        part_of: ``(num_nodes,)`` int32, written for ``nodes``.
-        nodes: ``(num_idle,)`` int64.
-        num_parts: Number of parts.
-    """
+    """Give nodes without a load to the parts with the fewest nodes, so that these numbers become alike."""
     part_of[nodes] = -1
     sizes = torch.zeros(num_parts + 1, dtype=torch.int64)
     for begin in range(0, part_of.numel(), _AT_A_TIME):

@@ -39,12 +39,7 @@ class RowBlock:
 
 
 def row_blocks(csc: Csc, block_bytes: int) -> Iterator[RowBlock]:
-    """Yield the rows of a graph in their order, in blocks of about ``block_bytes`` or of a single node.
-
-    Raises:
-        DataError: the file that the graph is mapped from is another by now, or shorter.
-        ResourceError: it cannot be read.
-    """
+    """Yield the rows of a graph in their order, in blocks of about ``block_bytes`` or of a single node."""
     rows, columns = _Array(csc.indptr), _Array(csc.indices)
     most_rows = max(1, block_bytes // (2 * ROW_BYTES))
     most_edges = max(1, block_bytes // (2 * csc.indices.element_size()))
@@ -96,14 +91,7 @@ def relieve(part_of: Tensor, sums: Tensor, hubs: Tensor, loads: Tensor, limit: i
     """Move a hub out of each part above the limit that stays above it otherwise.
 
     It goes to the lightest part whose other nodes can make room for it, which is above the limit then, until
-    these are placed again.
-
-    Args:
-        part_of: ``(num_nodes,)`` int32, updated.
-        sums: ``(num_parts,)`` int64 loads of the parts, updated.
-        hubs: ``(num_hubs,)`` int64 nodes.
-        loads: ``(num_hubs,)`` int64, theirs.
-        limit: Largest load of a part.
+    these are placed again. Updates ``part_of`` and the parts' ``sums``; ``loads`` are those of ``hubs``.
     """
     fixed = torch.zeros_like(sums).index_add_(0, part_of[hubs], loads)
     for part in (sums > limit).nonzero().squeeze(1).tolist():
@@ -262,13 +250,7 @@ class _Stream:
 
 
 def cut_edges(csc: Csc, part_of: Tensor, block_bytes: int = BLOCK_BYTES) -> int:
-    """Return how many edges have their ends in two parts.
-
-    Args:
-        csc: The graph; one mapped from a store is read from its files.
-        part_of: ``(num_nodes,)`` int32 part of each node.
-        block_bytes: Bytes that are read at a time.
-    """
+    """Return how many edges have their ends in two parts; of a mapped graph, files are read by blocks."""
     count = (native.kernels() or reference).count_cut
     blocks = row_blocks(csc, block_bytes)
     return sum(int(count(block.indptr, block.indices, block.first, part_of)) for block in blocks)

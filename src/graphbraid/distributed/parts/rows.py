@@ -89,11 +89,7 @@ class RowsManifest(FileModel):
 
 
 def refuse_unfit(graph: Graph) -> None:
-    """Refuse a graph whose batches could not be drawn from parts.
-
-    Raises:
-        DataError: features are missing or not dense.
-    """
+    """Raise DataError for a graph without dense features, whose batches no parts can draw."""
     for name in graph.node_types:
         x = graph.nodes_of(name).x
         if stored_rows(x) is None and not (x is None and graph.is_typed):
@@ -121,12 +117,7 @@ def _place_of(name: str, lists: Lists, is_typed: bool) -> Literal["parts", "shar
 
 
 def divided_by_type(ids: Tensor, first_ids: list[int]) -> list[Tensor]:
-    """Divide ids in the whole graph into ids within each type, in their order.
-
-    Args:
-        ids: ``(num_ids,)`` int64.
-        first_ids: id of the first node of each type, and at the end the number of nodes.
-    """
+    """Divide ids in the whole graph, in their order, into ids within each type, by the types' first ids."""
     kinds = torch.bucketize(ids, torch.tensor(first_ids[1:-1]), right=True)
     return [ids[kinds == number] - first for number, first in enumerate(first_ids[:-1])]
 
@@ -214,14 +205,9 @@ def _of_lists(
     ids: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> ArrayParts:
-    """Return the values of some lists, read block by block.
+    """Return the values of lists that begin at ``first``, as ``dtype`` at ``indptr``, read by blocks.
 
-    Args:
-        values: of all lists.
-        first: ``(num_lists,)`` position of the first value of each.
-        indptr: ``(num_lists + 1,)`` their offsets in what is written.
-        ids: where the values of each position stand; None if they stand there.
-        dtype: what they are written as.
+    ``ids`` say where the values of each position stand; with None they stand there.
     """
     as_written, at_a_time = dtype or values.dtype, _BLOCK_BYTES // max(16, values[:1].nbytes)
 
@@ -238,12 +224,7 @@ def _of_lists(
 
 
 class JoinedRows:
-    """Rows of the parts that a rank holds, as one table: those of its first part come first.
-
-    Args:
-        tables: ``(num_rows, ...)`` rows of each part, contiguous and mapped.
-        from_disk: whether rows are read past the page cache.
-    """
+    """Rows of the parts that a rank holds, contiguous and mapped, as one table, in the order of the parts."""
 
     def __init__(self, tables: Sequence[Tensor], *, from_disk: bool = False) -> None:
         self.tables = tables
@@ -297,11 +278,7 @@ class PartRows(NamedTuple):
     def open(
         cls, folder: Path, part: int, owned: Tensor, part_of_xxh3: str, shared: SharedManifest
     ) -> PartRows:
-        """Map the rows of a part, after each file was compared with its checksum.
-
-        Raises:
-            DataError: a file is missing, truncated, has changed or is of another partition.
-        """
+        """Map a part's rows; DataError if a file is damaged, has changed or is of another partition."""
         manifest = ROWS.read(folder, RowsManifest)
         if manifest.part != part or manifest.part_of_xxh3 != part_of_xxh3:
             raise DataError(

@@ -167,16 +167,10 @@ def require_room(
     keep_edges: bool = False,
     rows: Lists | None = None,
 ) -> int:
-    """Check the needs of :func:`save_partition` for any partition; for callers that first divide the graph.
+    """Check the needs of :func:`save_partition` before a graph is divided; return the bytes without the halo.
 
-    The halo is not known before: it takes 8 bytes of memory and 16 bytes of the disk for each row.
-
-    Returns:
-        The bytes of the folder without the halo.
-
-    Raises:
-        DataError: ``rows`` are asked for of a graph that parts cannot hold; the graph is not whole.
-        ResourceError: memory or disk have no room, or you may not write there.
+    The halo takes 8 bytes of memory and 16 bytes of the disk for each row. DataError: ``rows`` are asked for
+    of a graph that parts cannot hold, or it is not whole. ResourceError: there is no room, or no permission.
     """
     if rows is not None:
         if not isinstance(graph, Graph):

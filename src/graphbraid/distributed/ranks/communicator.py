@@ -65,7 +65,7 @@ class Communicator:
     in an orderly way or, if the body raises, tells the others why.
 
     Args:
-        transport: library that moves the bytes.
+        transport: library that moves the bytes. If None, this process is the only rank.
         watch: notices lost and stalled ranks. If None, only the transport's own errors end a wait.
         patience_seconds: longest wait for an operation while all ranks are alive.
         checks: whether ranks compare operation, shape and dtype before each collective operation, which
@@ -74,13 +74,13 @@ class Communicator:
 
     def __init__(
         self,
-        transport: Transport,
+        transport: Transport | None = None,
         watch: Watch | NoWatch | None = None,
         *,
         patience_seconds: float = 1800.0,
         checks: bool = False,
     ) -> None:
-        self.transport = transport
+        self.transport = transport = transport or Transport()
         """Library that moves the bytes, with its operations."""
         self._watch = watch or NoWatch()
         self._patience_seconds, self._checks, self._has_left = patience_seconds, checks, False
@@ -279,11 +279,7 @@ class Communicator:
         return self._handle(pending, "all_to_all", lambda: received)
 
     def _begun(self, what: str) -> None:
-        """Note that an operation begins.
-
-        Raises:
-            ConfigError: this rank has left the job, so that no other rank would answer.
-        """
+        """Note that an operation begins; ConfigError if this rank has left, so that none would answer."""
         if self._has_left and self.size > 1:
             raise ConfigError(
                 f"this rank has left its job, and {what} needs the other ranks. Close the communicator (or "

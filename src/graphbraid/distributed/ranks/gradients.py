@@ -71,14 +71,9 @@ class GradientSum:
             bucket.handle = self._comm.all_reduce(bucket.pack_early(gradient))
 
     def finish(self, extra: Sequence[float], meanwhile: Callable[[], None] = lambda: None) -> list[float]:
-        """Replace all gradients by their sums over the ranks, and return the sums of ``extra``.
+        """Replace gradients by their sums over the ranks; return the sums of the numbers ``extra``.
 
-        Args:
-            extra: numbers, as many as were said.
-            meanwhile: called once all sums are on their way, before they are waited for.
-
-        Raises:
-            RankError: a rank was lost.
+        ``meanwhile`` is called once all sums are on their way. RankError: a rank was lost.
         """
         self._armed = False
         for bucket in self._buckets:

@@ -16,7 +16,6 @@ import torch
 
 from graphbraid.arguments import as_count
 from graphbraid.distributed.ranks.communicator import Communicator
-from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.errors import ConfigError
 from graphbraid.machine.launcher import RankPlace, address, interface_to, place
 from graphbraid.machine.shared_tensors import machine_name
@@ -102,7 +101,7 @@ def join(comm: CommName, limits: RankLimits) -> Communicator:
     if comm == "mpi" or (comm == "auto" and found is not None and found.is_of_mpi and has_mpi()):
         return _join_mpi(found, limits)
     if found is None or (found.size == 1 and found.launcher != "torchrun"):
-        return Communicator(Alone(), checks=limits.checks)
+        return Communicator(checks=limits.checks)
     return _join_torch(found, limits)
 
 
@@ -256,15 +255,10 @@ def _versions() -> dict[str, str]:
 
 
 def check_alike(comm: Communicator, mine: Mapping[str, Any], advice: str) -> None:
-    """Check on every rank that all have the same values under the same names.
+    """Check on every rank that all have the same plain values under the same names.
 
-    Args:
-        comm: the ranks.
-        mine: plain values of this rank.
-        advice: what to do if they differ, without a full stop.
-
-    Raises:
-        ConfigError: a value differs; the message names the first, and the rank that differs from rank 0.
+    ConfigError names the first value that differs, and the rank that differs from rank 0, and gives
+    ``advice``.
     """
     from graphbraid.distributed.ranks.meeting import check_equal
 

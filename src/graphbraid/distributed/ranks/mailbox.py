@@ -25,15 +25,7 @@ _LEAST_BYTES = 1 << 12
 
 
 class Segment:
-    """Memory that belongs to no file, of one rank, which others open by its descriptor.
-
-    Args:
-        number: by which it is called.
-        nbytes: its size.
-
-    Raises:
-        OSError: the system gives none.
-    """
+    """Memory that belongs to no file, of one rank, which others open by its descriptor; or OSError."""
 
     def __init__(self, number: int, nbytes: int) -> None:
         self.number = number
@@ -60,11 +52,7 @@ class Segments:
         self._all: list[Segment] = []
 
     def take(self, nbytes: int) -> Segment:
-        """Return a segment of at least ``nbytes`` that nobody reads; a new one if there is none.
-
-        Raises:
-            ResourceError: there is no memory for it.
-        """
+        """Return a segment of at least ``nbytes`` that nobody reads; ResourceError without memory."""
         free = [s for s in self._all if not s.readers and s.memory.numel() >= nbytes]
         if free:
             return min(free, key=lambda s: s.memory.numel())
@@ -90,11 +78,7 @@ class Segments:
 
 
 def mapped(descriptor: int) -> Tensor:
-    """Return the memory of a descriptor as ``(nbytes,)`` uint8.
-
-    Raises:
-        OSError: it cannot be mapped.
-    """
+    """Return the memory of a descriptor as ``(nbytes,)`` uint8; OSError if it cannot be mapped."""
     return torch.frombuffer(mmap.mmap(descriptor, 0), dtype=torch.uint8)
 
 
@@ -129,16 +113,10 @@ class Address(NamedTuple):
 
 
 class Mailbox:
-    """The mailbox of one rank: sockets of this machine that never block.
+    """The mailbox of one rank: sockets of this machine that never block; OSError where there are none.
 
     Messages of one sender arrive in their order. A message that a receiver has no room for is kept, and sent
     by a later :meth:`collect`. Messages to a rank that has ended are dropped: the watch reports lost ranks.
-
-    Args:
-        rank: number of this rank.
-
-    Raises:
-        OSError: the system has no such sockets.
     """
 
     def __init__(self, rank: int) -> None:
@@ -157,11 +135,7 @@ class Mailbox:
         self._door.listen(size)
 
     def connect(self, addresses: Sequence[Address]) -> None:
-        """Connect to the ranks before this one, whose mailboxes are open.
-
-        Raises:
-            OSError: one is not there.
-        """
+        """Connect to the ranks before this one, whose mailboxes are open; OSError if one is not."""
         for to, (name, key) in enumerate(addresses[: self._rank]):
             self._ways[to] = way = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             way.setblocking(False)

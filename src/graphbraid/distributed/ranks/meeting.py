@@ -57,12 +57,7 @@ class Meeting:
     """Versions of packages, which all ranks must have alike."""
 
     def store(self) -> TCPStore:
-        """Open the port, or connect to it.
-
-        Raises:
-            ResourceError: the port is used by another program.
-            RankError: nobody answers there, or another program does.
-        """
+        """Open the port, or connect to it; ResourceError if it is in use, RankError if no rank answers."""
         if not self.opens and _speaks_as_stores_do():
             self._find()
         made: queue.SimpleQueue[TCPStore | RuntimeError] = queue.SimpleQueue()
@@ -110,17 +105,10 @@ class Meeting:
             made.put(store)
 
     def meet(self, connect: Callable[[], TCPStore]) -> Callable[[str], Store]:
-        """Wait until all ranks are here.
+        """Wait until all ranks are here; return what gives a part of the store, each by its own connection.
 
-        Args:
-            connect: makes a connection to the store.
-
-        Returns:
-            A function that gives the part of a name of the store, each by a connection of its own.
-
-        Raises:
-            ConfigError: ranks disagree on their number or their versions, or two have the same number.
-            RankError: some have not come.
+        ConfigError: ranks disagree on their number or their versions, or two have the same number.
+        RankError: some have not come.
         """
         store = PrefixStore("graphbraid", connect())
         while True:
@@ -157,11 +145,7 @@ class Meeting:
         return not self.restarts or store.get("last").decode() == start
 
     def wait_for_all(self, store: Store, is_last: Callable[[], bool] = lambda: True) -> bool:
-        """Wait until all ranks are here; return False if ranks have been started again meanwhile.
-
-        Raises:
-            ConfigError, RankError: as :meth:`meet` does.
-        """
+        """Wait for all ranks; False if some started again meanwhile; errors as of :meth:`meet`."""
         try:
             return self._wait_for_all(store, is_last)
         except GraphbraidError as error:
@@ -169,11 +153,7 @@ class Meeting:
             raise
 
     def wait_for(self, store: Store, names: Sequence[str]) -> None:
-        """Wait until the store has these names.
-
-        Raises:
-            RankError: a rank does not write its own, or the store was closed.
-        """
+        """Wait until the store has these names; RankError if a rank writes none, or it was closed."""
         try:
             store.wait(list(names), timedelta(seconds=self.seconds))
         except RuntimeError as error:
@@ -276,15 +256,7 @@ class Meeting:
 
 
 def check_equal(everyone: Sequence[Mapping[str, Any]], advice: str) -> None:
-    """Check that all ranks have the same values under the same names.
-
-    Args:
-        everyone: the values of each rank.
-        advice: what to do if they differ, without a full stop.
-
-    Raises:
-        ConfigError: a value differs; the message names the first, and the rank that differs from rank 0.
-    """
+    """Raise ConfigError for the first value that a rank has otherwise than rank 0, with ``advice``."""
     first, *others = everyone
     for rank, theirs in enumerate(others, start=1):
         for name in {**first, **theirs}:
@@ -314,11 +286,7 @@ def _speaks_as_stores_do() -> bool:
 
 
 def _is_store(host: str, port: int, seconds: float) -> bool:
-    """Return whether a store of torch answers at a port: it sends back the number of a ping.
-
-    Raises:
-        OSError: nobody answers.
-    """
+    """Return whether a torch store at a port sends a ping's number back; OSError if nobody answers."""
     number = 0x67726272
     with socket.create_connection((host, port), seconds) as connection:
         connection.sendall(struct.pack("=BIBI", 0, 0x3C85F7CE, 13, number))

@@ -30,15 +30,8 @@ inner's ring."""
 def sharing_memory(talk: Communicator, inner: Transport, *, wants_to: bool = True) -> Transport:
     """Return a transport by which ranks share memory, if all are on one machine and want to; else ``inner``.
 
-    Whether they can is tried, not assumed: each reads a number of every other. All ranks call it together.
-
-    Args:
-        talk: the ranks, over ``inner``.
-        inner: the transport used so far.
-        wants_to: whether this rank does.
-
-    Raises:
-        RankError: a rank was lost.
+    Whether they can is tried, not assumed: each reads a number of every other. All ranks call it together,
+    over ``inner``. RankError: a rank was lost.
     """
     mailbox = _new_mailbox(talk.rank, talk.size) if wants_to else None
     places = talk.gather([machine_name(), *(("", "") if mailbox is None else mailbox.address)])
@@ -88,16 +81,12 @@ def _is_connected(mailbox: Mailbox, addresses: Sequence[Address]) -> bool:
     return True
 
 
-class MemoryTransport:
+class MemoryTransport(Transport):
     """Ranks on one machine. A sender copies once into its own memory, a receiver once out of it.
 
     That takes fewer copies than a socket, and no further thread: a rank has written its bytes when it has
     begun an operation, and copies the bytes of others while it waits for them. Tensors on
-    devices, broadcasts and large reductions go through ``inner``.
-
-    Args:
-        inner: the transport of the same ranks.
-        mailbox: this rank's, which is open.
+    devices, broadcasts and large reductions go through ``inner``, a transport of the same ranks.
     """
 
     def __init__(self, inner: Transport, mailbox: Mailbox) -> None:
@@ -165,11 +154,7 @@ class MemoryTransport:
     # ---- messages
 
     def collect(self) -> None:
-        """Take the messages that have come, and send those that were kept.
-
-        Raises:
-            ResourceError: another rank's memory cannot be opened.
-        """
+        """Take what came, and send what was kept; ResourceError if a memory cannot be opened."""
         for message, descriptor in self._mailbox.collect():
             if message.kind == _READ:
                 self._own.was_read(message.segment, message.source)
@@ -202,13 +187,7 @@ class MemoryTransport:
     def _write(self, data: Tensor, parts: Mapping[int, tuple[int, int]]) -> int:
         """Write bytes into own memory and tell others of their parts; return the operation's number.
 
-        Args:
-            data: ``(n,)`` uint8.
-            parts: for each rank, where its part begins and how many bytes it has. A rank with 0 bytes is not
-            told.
-
-        Raises:
-            ResourceError: there is no memory for them.
+        ``parts`` are begin and bytes for each rank; one with 0 bytes is not told. ResourceError: no memory.
         """
         number, self._num_operations = self._num_operations, self._num_operations + 1
         told = {to: part for to, part in parts.items() if part[1] > 0}
@@ -247,15 +226,10 @@ def _like(tensor: Tensor, data: Tensor) -> Tensor:
     return data.view(tensor.dtype).view(tensor.shape)
 
 
-class _Awaited:
-    """An operation that waits for parts of other ranks.
+class _Awaited(Pending):
+    """An operation that waits for parts of other ranks, of ``awaited`` bytes each; none has no message.
 
-    Args:
-        transport: the ranks that share memory.
-        number: of the operation.
-        awaited: bytes of the part of each other rank. A part of 0 bytes has no message.
-        take: takes parts that have come, by rank; they are there until it returns.
-        together: whether it takes all parts at once.
+    ``take`` takes parts that have come, by rank, ``together`` or not; they are there until it returns.
     """
 
     def __init__(
@@ -291,11 +265,7 @@ class _Awaited:
         self._transport.rest()
 
     def finish(self) -> None:
-        """Complete an operation that is done.
-
-        Raises:
-            RuntimeError: a rank has sent other bytes than were awaited.
-        """
+        """Complete an operation; RuntimeError if a rank has sent other bytes than were awaited."""
         if self._error:
             raise RuntimeError(self._error)
 
@@ -309,7 +279,7 @@ class _Awaited:
         )
 
 
-class _Inner:
+class _Inner(Pending):
     """An operation of the inner transport. While this rank waits for it, kept messages are still sent.
 
     Other ranks may wait for these messages, and this rank may wait for nothing else meanwhile.
@@ -328,9 +298,5 @@ class _Inner:
         self._pending.rest(waited_seconds)
 
     def finish(self) -> None:
-        """Complete an operation that is done.
-
-        Raises:
-            RuntimeError: it failed.
-        """
+        """Complete an operation that is done; RuntimeError if it failed."""
         self._pending.finish()

@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
@@ -36,132 +36,75 @@ _LONGEST_PAUSE_SECONDS = 1e-3
 def pause(waited_seconds: float, shortest: float = 0.0) -> None:
     """Sleep before an operation is asked again whether it has ended, longer the longer it was waited for.
 
-    Args:
-        waited_seconds: time for which it was waited so far.
-        shortest: least seconds; 0 keeps the core, for operations that make progress as they are asked. Where
-            another thread makes progress, which may have no core but this one, it must be more.
+    ``shortest`` 0 keeps the core, for operations that make progress as they are asked. Where another thread
+    makes progress, which may have no core but this one, it must be more.
     """
     growing = 0.0 if waited_seconds < _SPIN_SECONDS else min(waited_seconds / 10, _LONGEST_PAUSE_SECONDS)
     time.sleep(max(growing, shortest))
 
 
-class Pending(Protocol):
-    """An operation that has begun; its tensors must stay as they are until it is finished."""
+class Pending:
+    """An operation that has begun; its tensors must stay as they are until it is finished.
+
+    This one ended when it began.
+    """
 
     def done(self) -> bool:
         """Return whether the operation has ended, well or not, and make progress on it."""
-        ...
-
-    def rest(self, waited_seconds: float) -> None:
-        """Pause before :meth:`done` is called again, after a wait of so many seconds; never for long."""
-        ...
-
-    def finish(self) -> None:
-        """Complete an operation that is done.
-
-        Raises:
-            RuntimeError: it failed.
-        """
-        ...
-
-
-class Finished:
-    """An operation that ended when it began."""
-
-    def done(self) -> bool:
-        """Return True."""
         return True
 
     def rest(self, waited_seconds: float) -> None:
-        """Do nothing."""
+        """Pause before :meth:`done` is called again, after a wait of so many seconds; never for long."""
 
     def finish(self) -> None:
-        """Do nothing."""
+        """Complete an operation that is done; RuntimeError if it failed."""
 
 
-class Transport(Protocol):
+class Transport:
     """The ranks of a job and their connection. Every operation begins at once and never waits.
 
-    Collective operations must be begun in the same order on all ranks. Tensors are contiguous; those of
-    bytes have one dimension and dtype uint8.
+    This one is a single rank, which reaches itself only. Collective operations must be begun in the same
+    order on all ranks. Tensors are contiguous; those of bytes have one dimension and dtype uint8.
     """
 
-    name: str
+    name = "none"
     """Name of the library, for messages."""
-    rank: int
+    rank = 0
     """Number of this rank, from 0."""
-    size: int
+    size = 1
     """Number of ranks."""
 
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Replace ``tensor``, of a dtype in ``REDUCED``, by its reduction, of the same bits on all ranks."""
-        ...
+        return Pending()
 
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
         """Send the next ``send_bytes[r]`` bytes to each rank r, and receive ``receive_bytes[r]`` from it."""
-        ...
+        receive.copy_(send)
+        return Pending()
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Replace the bytes ``data`` by those of rank ``root``."""
-        ...
+        return Pending()
 
     def twin(self) -> Transport:
         """Make another transport of the same ranks, whose operations have an order of their own.
 
         All ranks must call it together. It ends with this one.
         """
-        ...
+        return Transport()
 
     def close(self) -> None:
         """Close the transport. All ranks must have finished all operations."""
-        ...
 
     def abort(self) -> None:
         """Close the transport after a failure, without waiting for other ranks."""
-        ...
-
-
-class Alone:
-    """The transport of a single rank, which reaches itself only."""
-
-    name = "none"
-    rank = 0
-    size = 1
-
-    def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
-        """Leave ``tensor`` as it is."""
-        return Finished()
-
-    def all_to_all(
-        self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
-    ) -> Pending:
-        """Copy the bytes."""
-        receive.copy_(send)
-        return Finished()
-
-    def broadcast(self, data: Tensor, root: int) -> Pending:
-        """Leave ``data`` as it is."""
-        return Finished()
-
-    def twin(self) -> Alone:
-        """Return another transport of the single rank."""
-        return Alone()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-    def abort(self) -> None:
-        """Do nothing."""
 
 
 def check_contiguous(tensor: Tensor, name: str) -> None:
-    """Check that the memory of a tensor can be sent as it is.
-
-    Raises:
-        ConfigError: it is not contiguous.
-    """
+    """Raise ConfigError for a tensor whose memory cannot be sent as it is."""
     check_tensor(tensor, name)
     if not tensor.is_contiguous():
         raise ConfigError(
@@ -171,11 +114,7 @@ def check_contiguous(tensor: Tensor, name: str) -> None:
 
 
 def check_sent(send: Tensor, send_rows: Sequence[int]) -> None:
-    """Check that ``send`` has the rows that are sent.
-
-    Raises:
-        ConfigError: it has others, or none of its dimensions counts rows.
-    """
+    """Raise ConfigError unless the first dimension of ``send`` counts the rows that are sent."""
     check_contiguous(send, "send")
     if send.ndim == 0:
         raise ConfigError("send must have rows, at least one dimension; got a scalar.")
@@ -187,11 +126,7 @@ def check_sent(send: Tensor, send_rows: Sequence[int]) -> None:
 
 
 def check_received(out: Tensor, send: Tensor, num_rows: int) -> None:
-    """Check that ``out`` has room for ``num_rows`` rows like those of ``send``.
-
-    Raises:
-        ConfigError: its shape or dtype is another.
-    """
+    """Raise ConfigError unless ``out`` has room for ``num_rows`` rows like those of ``send``."""
     check_contiguous(out, "out")
     if out.shape != (num_rows, *send.shape[1:]) or out.dtype != send.dtype:
         raise ConfigError(
@@ -235,13 +170,8 @@ _LONGEST_REST_SECONDS = 0.02
 """Longest wait for a message before the watch is asked whether all ranks are alive."""
 
 
-class TorchTransport:
-    """The ranks of a process group.
-
-    Args:
-        group: process group. If None, the default one.
-        owns: whether closing the transport also ends the default group.
-    """
+class TorchTransport(Transport):
+    """The ranks of a process group, by default the default one, which closing ends if it ``owns`` it."""
 
     def __init__(self, group: Any = None, *, owns: bool) -> None:
         self._group, self._owns = group or dist.group.WORLD, owns
@@ -315,7 +245,7 @@ class TorchTransport:
                 other = (self.rank + step * away) % self.size
                 if parts[other].numel():
                     works.append(begin(parts[other], self._global_ranks[other], group=self._group, tag=tag))
-        return _Messages(works, send, receive) if works else Finished()
+        return _Messages(works, send, receive) if works else Pending()
 
     def broadcast(self, data: Tensor, root: int) -> Pending:
         """Begin a broadcast of bytes."""
@@ -348,7 +278,7 @@ def _backends(group: Any) -> list[Any]:
     return [group._get_backend(device) for device in group._device_types]
 
 
-class _Collective:
+class _Collective(Pending):
     """A collective operation; torch tells when it has ended."""
 
     def __init__(self, work: Any) -> None:
@@ -364,7 +294,7 @@ class _Collective:
         self._work.wait()
 
 
-class _Messages:
+class _Messages(Pending):
     """Messages. Gloo does not tell of one that it has arrived, so a thread waits for them."""
 
     def __init__(self, works: Sequence[Any], *data: Tensor, then: Callable[[], None] = lambda: None) -> None:
@@ -396,11 +326,7 @@ class _Messages:
 
 
 def load_mpi() -> types.ModuleType:
-    """Return ``mpi4py.MPI``, initialised, which this module finalises itself.
-
-    Raises:
-        MissingPackageError: mpi4py or the MPI library it needs is not there.
-    """
+    """Return ``mpi4py.MPI``, initialised, which this module finalises; MissingPackageError without it."""
     try:
         import mpi4py
 
@@ -415,12 +341,8 @@ def load_mpi() -> types.ModuleType:
     return found
 
 
-class MpiTransport:
-    """The ranks of ``MPI.COMM_WORLD``.
-
-    Args:
-        comm: communicator of MPI to copy. If None, that of all ranks, and closing finalises MPI.
-    """
+class MpiTransport(Transport):
+    """The ranks of ``comm``, which is copied; by default of all, and closing finalises MPI."""
 
     name = "mpi"
 
@@ -456,11 +378,7 @@ class MpiTransport:
         return _Request(self._comm.Ibcast([host, self._mpi.BYTE], root=root), host)
 
     def twin(self) -> MpiTransport:
-        """Make another communicator of the same ranks.
-
-        Raises:
-            ConfigError: this MPI lets only one thread communicate.
-        """
+        """Make another communicator of the ranks; ConfigError if MPI lets only one thread in."""
         if self._mpi.Query_thread() < self._mpi.THREAD_MULTIPLE:
             raise ConfigError(
                 "this MPI lets only one thread communicate, and ranks that prepare batches together have "
@@ -478,7 +396,7 @@ class MpiTransport:
         """Leave MPI as it is: mpirun ends the others when this process ends without having finalised."""
 
 
-class _Request:
+class _Request(Pending):
     """A request of MPI, which makes progress as it is tested, and the memory that it uses."""
 
     def __init__(self, request: Any, *memory: Any) -> None:

@@ -62,12 +62,7 @@ class NoWatch:
 class Watch:
     """The watch of one rank over the next one, and over all others by their reports.
 
-    Args:
-        store: the meeting point, by a connection that nothing else uses.
-        rank: this rank.
-        size: number of ranks.
-        limit_seconds: seconds without a sign of life after which a rank counts as lost.
-        host: machine of the meeting point, for messages.
+    Nothing else uses the connection ``store``. A rank without a sign of life for ``limit_seconds`` is lost.
     """
 
     def __init__(self, store: Store, rank: int, size: int, *, limit_seconds: float, host: str) -> None:
@@ -108,11 +103,7 @@ class Watch:
         return (self._fault or self._silence_of_the_host()) is not None
 
     def check(self) -> None:
-        """Raise a fault that is known.
-
-        Raises:
-            RankError: the fault.
-        """
+        """Raise a fault that is known, as RankError."""
         fault = self._fault or self._silence_of_the_host()
         if fault is not None:
             self._noted = True

@@ -27,9 +27,7 @@ NO_IDS = torch.empty(0, dtype=torch.int64)
 class Routed:
     """Ids on the way to their owners, and answers on the way back. All ranks call its methods together.
 
-    Args:
-        comm: the ranks.
-        owners: ``(num_ids,)`` rank that owns each id. Ids of one owner keep their order.
+    Ids of one owner keep their order.
     """
 
     def __init__(self, comm: Communicator, owners: Tensor) -> None:
@@ -42,11 +40,7 @@ class Routed:
         """Number of ids that each rank sends here, as :meth:`ask` or another message tells."""
 
     def ask(self, ids: Tensor) -> Tensor:
-        """Send ids, of the same dtype on all ranks, to their owners, and tell them how many these are.
-
-        Returns:
-            The ids that this rank was sent, those of rank 0 first.
-        """
+        """Send ids, of one dtype on all ranks, to their owners; return those that were sent here, by rank."""
         self.asked = self._comm.counts(self.counts)
         return self.send(ids)
 
@@ -64,12 +58,7 @@ class Routed:
     def lists(self, tables: Sequence[Tensor]) -> list[Tensor]:
         """Send each rank a list for each id that it sent; return the lists of this rank's ids, as they stood.
 
-        Args:
-            tables: number of entries of each list, those for rank 0 first, and tables with a row for each
-                entry.
-
-        Returns:
-            The same of this rank's ids: ``(num_ids,)`` int64 numbers of entries, and their rows.
+        Lists are numbers of entries, int64, those for rank 0 first, and tables with a row for each entry.
         """
         sent = [int(part.sum()) for part in torch.split(tables[0], self.asked)]
         counts = self.answers(tables[0]).long()
@@ -98,11 +87,7 @@ def numbered(known: Tensor, found: Tensor) -> tuple[Tensor, Tensor]:
 class RowsOfEdges:
     """Weights, features and ids of edges into own nodes, and those of batches, sent by destinations' owners.
 
-    Args:
-        comm: the ranks. Only the thread that gathers uses it.
-        own: this rank's parts, with their lists.
-        num_edges: number of edges of the whole graph.
-        by_type: the nodes of each type.
+    Only the thread that gathers uses ``comm``.
     """
 
     def __init__(
@@ -131,10 +116,7 @@ class RowsOfEdges:
     ) -> list[list[Tensor]]:
         """Return the rows of each batch's edges of a relation, hop by hop; all ranks call it together.
 
-        Args:
-            batches: they keep positions of edges. There may be none.
-            names: names of the arrays, the same on all ranks.
-            relation: the edges' relation.
+        Names of the arrays are the same on all ranks; batches keep positions of edges, and there may be none.
         """
         kept = [NO_IDS if (found := one.positions(relation.number)) is None else found for one in batches]
         positions, places = torch.unique(torch.cat([*kept, NO_IDS]), return_inverse=True)

@@ -65,12 +65,9 @@ def total(traffic: Iterable[RowTraffic]) -> RowTraffic:
 
 
 def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
-    """Return how many rows of other ranks' nodes a budget holds, by node type.
+    """Return how many rows of other ranks' nodes a budget holds, by node type, or raise ConfigError for none.
 
     Types share it by the bytes of these rows. If a type's share would hold no row, the other types get it.
-
-    Raises:
-        ConfigError: it holds no row of any type, and is not 0.
     """
     left, sizes = as_budget(budget, "the memory for rows of other ranks"), dict[int, tuple[int, int, int]]()
     for number, one in enumerate(types):
@@ -97,17 +94,9 @@ def num_kept(budget: int | str, types: Sequence[TypeShards]) -> list[int]:
 class FeatureRows:
     """Feature rows of a node type, from own parts, from memory, and from their owners.
 
-    All ranks make it together.
-
-    Args:
-        shards: the nodes of the type.
-        comm: the ranks. Only the thread that asks uses it.
-        num_kept: number of rows of other ranks' nodes that memory keeps, at most.
-        rows_comm: the ranks, for the thread that begins and finishes. If None, ``comm``: then it is the same
-            thread.
-
-    Raises:
-        ResourceError: the memory is not free.
+    All ranks make it together. Memory keeps at most ``num_kept`` rows of other ranks' nodes. Only the thread
+    that asks uses ``comm``, and the thread that begins and finishes ``rows_comm``, if that is another one.
+    ResourceError: the memory is not free.
     """
 
     def __init__(
@@ -136,11 +125,7 @@ class GroupRows:
 
     They are announced as this is made, in the order of the groups. Then :meth:`ask`, :meth:`begin` and
     :meth:`finish` are called. So ids and rows of later groups travel before an earlier one is finished. All
-    ranks ask and begin together, and alike often, in the order of the groups.
-
-    Args:
-        source: the rows of the type.
-        batches: ``(num_ids,)`` int64 ids of each batch. There may be none, and a batch may have none.
+    ranks ask and begin together, and alike often, in the order of the groups; also for no batches or ids.
     """
 
     def __init__(self, source: FeatureRows, batches: Sequence[Tensor]) -> None:
@@ -152,11 +137,7 @@ class GroupRows:
         self._number = source.cache.announce(self._ids[self._is_remote])
 
     def ask(self) -> None:
-        """Ask the owners for the rows that are missing. Others may ask even if none is.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Ask owners for missing rows; others may ask even if none is; RankError if one was lost."""
         source, remote = self._source, self._ids[self._is_remote]
         # Where rows of others are kept, and where missing ones will be; -1: nowhere.
         self._slots, self._fills = source.cache.decide(remote, batch=self._number)
@@ -181,11 +162,7 @@ class GroupRows:
         self._coming = self._source.rows_comm.all_to_all(rows, self._routed.asked, self._routed.counts)
 
     def finish(self) -> list[Tensor]:
-        """Return the rows of each batch of a group, ``(num_ids, num_features)``; those of int8 as float32.
-
-        Raises:
-            RankError: a rank was lost.
-        """
+        """Return the rows of each batch, ``(num_ids, num_features)``, of int8 ones as float32."""
         shards, memory, received = self._source.shards, self._source.memory, self._coming.wait()
         came_for = (self._slots < 0).nonzero().squeeze(1)[self._routed.order]
         where, table = torch.full((3, len(self._own)), -1, dtype=torch.int32), shards.table.mapped

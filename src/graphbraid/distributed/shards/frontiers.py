@@ -67,14 +67,7 @@ def _joined(drawn: Sequence[_Drawn]) -> _Drawn:
 
 
 class Frontiers:
-    """The draws of one hop at a time, made by the owners of the nodes that draw.
-
-    Args:
-        graph: the graph, whose lists are with their nodes.
-        config: options of the sampler.
-        num_threads: number of threads that draw for others and for this rank.
-        seed_type: number of the seeds' type.
-    """
+    """The draws of one hop at a time, made by the owners of the nodes that draw, where their lists are."""
 
     def __init__(self, graph: ShardedGraph, config: SamplerConfig, num_threads: int, seed_type: int) -> None:
         self._graph, self._shards, self._config = graph, graph.shards, config
@@ -117,12 +110,9 @@ class Frontiers:
         return finished()
 
     def draw(self, count: int, links: Sequence[Tensor] | None = None) -> None:
-        """Draw all hops of the batches that were begun; all ranks must call it together.
+        """Draw all hops of the batches that were begun, ``count`` at most; all ranks call it together.
 
-        Args:
-            count: most batches that any rank has begun.
-            links: of each batch ``(2, num)`` pairs of nodes, whose edges in both directions it does not draw.
-                If None, on all ranks, all edges may be drawn.
+        ``links`` are ``(2, num)`` pairs of nodes of each batch, whose edges it does not draw either way.
         """
         drafts, self._begun = self._begun, []
         missing = count - len(drafts)

@@ -69,21 +69,11 @@ class Record(FileModel):
 
 
 def write(learned: LearnedRows, beside: Path | None, step: int) -> dict[str, Any]:
-    """Write all ranks' rows and states into a new folder; all ranks call it together.
+    """Write all ranks' rows and states into a new folder; return the record for :func:`read`.
 
-    The folder gets its name once every rank has flushed its files, so that a kill leaves none with this name.
-
-    Args:
-        learned: the rows.
-        beside: folder in which to make it, on rank 0; the others are told.
-        step: number of the run's steps so far, for the name.
-
-    Returns:
-        The record that :func:`read` needs, in plain values.
-
-    Raises:
-        ConfigError: a rank does not see the folder.
-        ResourceError: the disk is full or the folder cannot be written.
+    All ranks call it together. The folder gets its name, with ``step``, once every rank has flushed its
+    files, so that a kill leaves none with this name. Rank 0's ``beside`` counts. ConfigError: a rank does not
+    see the folder. ResourceError: the disk is full or the folder cannot be written.
     """
     comm = learned.comm
     beside_text, name = comm.share([str(beside), f"{PREFIX}{step}-{secrets.token_hex(4)}"])
@@ -178,17 +168,10 @@ def _index(pieces: list[Piece], tables: list[dict[str, Tensor]]) -> metadata.Met
 
 
 def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> None:
-    """Read this rank's rows from a folder that ranks of any number wrote.
+    """Read this rank's rows from a folder ``beside`` that ranks of any number wrote.
 
-    Args:
-        learned: the rows, which are replaced.
-        values: the record that :func:`write` returned.
-        beside: folder with the one that was written.
-        states: whether the optimizer's state is read, too.
-
-    Raises:
-        ConfigError: the rows are of other modules, or of another number of nodes or width.
-        DataError: the record or a file is damaged or missing.
+    ``states`` is whether the optimizer's state is read, too. ConfigError: the rows are of other modules, or
+    of another number of nodes or width. DataError: the record or a file is damaged or missing.
     """
     damaged = f"a checkpoint in {beside} is damaged: learned_rows."
     record = checked(TypeAdapter(Record), values, lambda text: DataError(damaged + text))
@@ -223,11 +206,7 @@ def read(learned: LearnedRows, values: Any, beside: Path, *, states: bool) -> No
 
 
 def _rows_of(folder: Path, piece: Piece, like: Tensor) -> Tensor:
-    """Return the rows of a piece of a tensor like ``like``, which was written by ``torch.save``.
-
-    Raises:
-        DataError: they are not those that were written.
-    """
+    """Return the rows of a piece of a tensor like ``like`` that ``torch.save`` wrote, or raise DataError."""
     file = folder / piece.file
     try:
         with open_file(file) as stream:

@@ -48,13 +48,8 @@ _DRAWN_AT_ONCE = 1 << 18
 def initial_rows(seed: int, number: int, ids: Tensor, channels: int) -> Tensor:
     """Return the initial rows of nodes, ``(num_ids, channels)`` float32: a function of seed, node and column.
 
-    Uniform numbers of mean 0 and variance ``1 / channels``, the same bits on every machine.
-
-    Args:
-        seed: seed of the run.
-        number: number of the module within the model.
-        ids: ``(num_ids,)`` int64 ids in the whole graph.
-        channels: width of the rows.
+    Uniform numbers of mean 0 and variance ``1 / channels``, the same bits on every machine; ``number`` is the
+    module's within the model.
     """
     key = rng.mix(seed ^ rng.mix(number + 1))
     bits = rng.draws(rng.row_keys(key, 0, ids.numpy()), channels).astype("float64")
@@ -109,19 +104,9 @@ class LearnedRows:
 
     All ranks call its methods together. :meth:`take_batch` is called with as many batches on all ranks while
     they train, possibly without nodes. In an evaluation ranks may have different numbers of batches, and call
-    :meth:`finish` after their last one.
-
-    Args:
-        modules: the modules by their names in the model, in its order.
-        comm: the ranks. Only the thread that calls the model uses it.
-        nodes: which rank owns which nodes, by node type.
-        seed: seed of the initial rows.
-        optimizer: name of the run's optimizer, one of :data:`OPTIMIZERS`.
-        folder: folder for mapped files that hold rows and state. If None, they are in memory.
-
-    Raises:
-        ConfigError: a module has rows of other nodes from an earlier Trainer.
-        ResourceError: the memory is not free.
+    :meth:`finish` after their last one. Only the thread that calls the model uses ``comm``. Mapped files in
+    ``folder`` hold rows and state, if it is given. ConfigError: a module has rows of other nodes from an
+    earlier Trainer. ResourceError: the memory is not free.
     """
 
     def __init__(
@@ -203,11 +188,7 @@ class LearnedRows:
             module.held.rows.detach().copy_(copies[name])
 
     def begin(self) -> None:
-        """Begin a run with new state of the optimizer, as a new optimizer of torch does; rows stay.
-
-        Raises:
-            ResourceError: the disk has no room for the state.
-        """
+        """Begin a run with new optimizer state; rows stay; ResourceError if the disk has no room."""
         self.states, self.steps = {}, dict.fromkeys(self.modules, 0)
         for name, one in self.modules.items():
             self.states[name] = {state: self._room(*one.held.rows.shape) for state in self.state_names}
@@ -215,15 +196,10 @@ class LearnedRows:
     # ---- rows to the batches
 
     def take_batch(self, n_id: Mapping[str, Tensor] | None, *, learns: bool) -> bool:
-        """Give the modules the rows of a batch's nodes, and send other ranks those that they ask for.
+        """Give the modules a batch's rows, and others those that they ask for; return whether any had one.
 
-        Args:
-            n_id: by node type ``(num_ids,)`` distinct ids on the model's device. A missing type has none. If
-                None, this rank has had its last batch.
-            learns: whether gradients are wanted, for :meth:`collect`.
-
-        Returns:
-            Whether any rank had a batch.
+        ``n_id`` has distinct ids by node type, or is None after this rank's last batch. ``learns`` is whether
+        gradients are wanted, for :meth:`collect`.
         """
         of_types = [(n_id or {}).get(group.node_type, NO_IDS) for group in self.groups]
         known = [ids.cpu().long() for ids in of_types]
@@ -291,11 +267,7 @@ class LearnedRows:
             grads.mul_(factor)
 
     def update(self, options: Mapping[str, Any]) -> None:
-        """Update the rows that have a gradient on any rank, as ``torch.optim`` does with sparse gradients.
-
-        Args:
-            options: options of the run's optimizer, whose learning rate and momenta a schedule may change.
-        """
+        """Update rows that have a gradient on any rank, as ``torch.optim`` does with sparse gradients."""
         checks: Any = torch.sparse.check_sparse_tensor_invariants
         with checks(enable=False):  # ids are distinct and ascending; torch warns where nothing is said
             for name, (places, grads) in self._grads.items():

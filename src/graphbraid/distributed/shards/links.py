@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 class PartLinks:
     """The edges of a graph as links, numbered as in the whole graph; all ranks call its methods together.
 
-    Args:
-        shards: the parts of a graph without types, whose lists are with their nodes.
-        own: ``(2, num_own)`` int64 ends of the edges into this rank's nodes, in the order of storage.
+    Lists are with their nodes; ``own`` are the ends of the edges into this rank's, in the order of storage.
     """
 
     def __init__(self, shards: Shards, own: Tensor) -> None:
@@ -34,9 +32,8 @@ class PartLinks:
     def at(self, positions: Tensor, comm: Communicator | None = None) -> Tensor:
         """Return the ends of links, ``(2, num)`` int64; the owners of their destinations know the sources.
 
-        Args:
-            positions: ``(num,)`` int64 positions of this rank's choice, possibly none.
-            comm: the ranks, as the caller's thread uses them. If None, that of the main thread.
+        Each rank chooses positions, possibly none; a caller of another thread than the main one gives
+        ``comm``.
         """
         destinations = torch.searchsorted(self._indptr[1:], positions, right=True)
         routed = Routed(comm or self._shards.ranks, self._shards.owners(destinations))
@@ -44,11 +41,7 @@ class PartLinks:
         return torch.stack([routed.answers(self._own[0][given]), destinations])
 
     def splits(self, split: Tensor) -> list[Tensor]:
-        """Return the positions of the links of each split, the same on all ranks, ascending.
-
-        Args:
-            split: ``(num_own,)`` int64 number of the split of each own edge: 0, 1 or 2.
-        """
+        """Return each split's positions, ascending, alike on all ranks, from those of own edges (0 to 2)."""
         of_all = torch.zeros(self.num_links, dtype=torch.int32)
         of_all[self.positions] = split.int()
         self._shards.ranks.all_reduce(of_all).wait()
@@ -65,11 +58,7 @@ class PartLinks:
         return dict(zip(DEGREES[:count], found, strict=False))
 
     def numbered(self, pairs: Tensor) -> tuple[Tensor, int]:
-        """Return the place of each own edge's pair among the different pairs of all ranks, and their number.
-
-        Args:
-            pairs: ``(num_own,)`` int64, the lower end times the number of nodes, plus the higher end.
-        """
+        """Return the place of each own edge's pair, ``lower * num_nodes + higher``, and their number."""
         routed = Routed(self._shards.ranks, self._shards.owners(pairs // self._num_nodes))
         distinct, place = torch.unique(routed.ask(pairs), return_inverse=True)
         number, begins = self._numbers(distinct // self._num_nodes)  # whose owner has all its pairs
@@ -86,11 +75,7 @@ class PartLinks:
         return self._shards.ranks.all_reduce(values).wait()
 
     def _numbers(self, nodes: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the numbers of entries if those of all ranks stand node by node, and where nodes begin.
-
-        Args:
-            nodes: ``(num,)`` int64 node of each own entry, ascending; no other rank has entries of it.
-        """
+        """Return the numbers of entries of ascending nodes, each of one rank, and where nodes begin."""
         counts = torch.bincount(nodes, minlength=self._num_nodes)
         own, of_all = indptr_of(counts), indptr_of(self._shards.ranks.all_reduce(counts).wait())
         return (of_all - own)[nodes] + torch.arange(nodes.numel()), of_all

@@ -118,8 +118,7 @@ class Iteration:
     def end(self, seconds: float | None = None) -> None:
         """Allow no more groups, and wait until the threads have finished what all ranks have begun.
 
-        Args:
-            seconds: longest wait for each of them. If given, threads that may begin all groups go on.
+        With ``seconds``, the longest wait for each, threads that may begin all groups go on.
         """
         with self._changed:
             self._is_closed = True
@@ -130,14 +129,11 @@ class Iteration:
 
 
 def group_sizes(count: int, *, is_first: bool) -> list[int]:
-    """Return how many batches each group of an epoch has. The last group has the rest, never one batch alone.
+    """Return how many of ``count`` batches each group of an epoch has, the last never one batch alone.
 
     A rank may have no share of the last batch. If that were a group of its own, and another pipeline had run
-    before it, the other ranks would begin anew together, and wait for that rank.
-
-    Args:
-        count: batches of the epoch, on the rank that has most.
-        is_first: whether training waits for the first group.
+    before it, the other ranks would begin anew together, and wait for that rank. ``count`` is that of the
+    rank that has most; ``is_first`` is whether training waits for the first group.
     """
     begins = [0, *itertools.accumulate(min(size, GROUP) for size in _FIRST_GROUPS if is_first)]
     begins += range(begins[-1] + GROUP, count, GROUP)
@@ -215,14 +211,8 @@ class ShardedPipeline:
         """Yield the batches of the steps ``[first_step, last_step)`` in order; all ranks call it together.
 
         Another pipeline of the graph may run meanwhile, as for an evaluation. Then the batches that were
-        prepared are used, and the threads begin anew.
-
-        Args:
-            schedule: seeds of this rank's share of each step; it has a share in at least one.
-            epoch: index of the epoch.
-            first_step: the first step.
-            last_step: step to stop before.
-            then: whole epochs whose batches follow. Their first groups travel while the epoch before trains.
+        prepared are used, and the threads begin anew. ``schedule`` has this rank's share of each step. After
+        them follow ``then`` whole epochs, whose first groups travel while the epoch before trains.
         """
         left: tuple[int, int, int] | None = epoch, first_step, last_step
         while left is not None:
@@ -233,15 +223,7 @@ class ShardedPipeline:
 
         It is exact, as a batch is a pure function of its step: batches are drawn, and owners are asked for
         their rows, which do not travel. All ranks call it together, when the graph has the cache that
-        training will use.
-
-        Args:
-            schedule: seeds of this rank's share of each step.
-            epochs: the epochs.
-
-        Raises:
-            RankError: a rank was lost.
-            ResourceError: the memory is not free a second time.
+        training will use. ResourceError: the memory is not free a second time. RankError: a rank was lost.
         """
         kept = self._graph.shards.rows.items()
         rows = {number: FeatureRows(one.shards, one.comm, one.cache.num_rows) for number, one in kept}

@@ -20,7 +20,6 @@ from graphbraid.distributed.parts.rows import DEGREES, SHARED, JoinedRows, PartR
 from graphbraid.distributed.parts.saving import SavedPartition
 from graphbraid.distributed.ranks.communicator import Communicator
 from graphbraid.distributed.ranks.joining import check_alike, current
-from graphbraid.distributed.ranks.transport import Alone
 from graphbraid.distributed.shards.exchange import RowsOfEdges
 from graphbraid.distributed.shards.feature_rows import FeatureRows, RowsByType, RowTraffic, num_kept, total
 from graphbraid.errors import ConfigError, DataError
@@ -105,11 +104,7 @@ class TypeShards:
         return places
 
     def own_rows(self, ids: Tensor) -> Tensor:
-        """Return the feature rows of own nodes as they are stored, ``(num_ids, num_features)``.
-
-        Args:
-            ids: ``(num_ids,)`` int64 ids, in any order, possibly repeated. All must be owned by this rank.
-        """
+        """Return ``(num_ids, num_features)`` rows, as stored, of own nodes in any order, also repeated."""
         places = self.own_places(ids)
         return self.table.gather(places if len(self.table.tables) == 1 else self._row[places])
 
@@ -180,12 +175,8 @@ class Shards:
     def keep(self, budget: int | str) -> None:
         """Keep rows of other ranks' nodes from now on; all ranks call it together while no batches come.
 
-        Args:
-            budget: memory for them, in bytes or as ``"4GiB"``; ``"all"`` keeps all rows.
-
-        Raises:
-            ConfigError: the memory holds none.
-            ResourceError: the memory is not free.
+        ``budget`` is bytes, or as ``"4GiB"``, or ``"all"``. ConfigError: it holds no row. ResourceError: it
+        is not free.
         """
         held = num_kept(budget, self.by_type)
         self.rows: RowsByType = {
@@ -207,9 +198,6 @@ class Shards:
         """Return whether mapped rows would not stay in memory; all ranks call it together.
 
         The system would then evict pages of them all the time. It reads 128 KiB for each row that it misses.
-
-        Args:
-            own: bytes of this rank's rows.
         """
         here = [machine_name(), memory_group()]
         beside = [rows for *there, rows in self.ranks.gather([*here, own]) if there == here]
@@ -283,7 +271,7 @@ class ShardedGraph(Graph):
             ConfigError: there are more ranks than parts, or ranks open different ones.
             DataError: the folder has no rows, or a file is missing, damaged or of another partition.
         """
-        comm = comm or current() or Communicator(Alone())
+        comm = comm or current() or Communicator()
         saved = SavedPartition(path)
         shared, num_parts = saved.shared(), saved.num_parts
         opened = {"partition": saved.identity, "lists": shared.lists}
@@ -327,11 +315,7 @@ class ShardedGraph(Graph):
 
 
 def _fields_of(shared: SharedManifest, arrays: dict[str, Tensor], folder: Path) -> dict[str, Any]:
-    """Return the fields of the graph of these arrays, without features.
-
-    Raises:
-        DataError: an array is missing, or they do not fit each other.
-    """
+    """Return fields of the graph of these arrays, without features; DataError if one is missing or unfit."""
     entry, manifest = shared.graph.types, shared.graph
     if entry is None or shared.lists == "whole":
         # Columns of features that are not here would be refused.

@@ -127,7 +127,8 @@ class LinkSeeds:
         self.fetch, self._fetched = fetch, cast("Tensor | None", None)
         self._attributes, self._shared = attributes or {}, shared
         self._links, self._label, self._negatives = links, label, negatives
-        self._times, self._shown_times, self._edge_times = times, shown_times, edge_times
+        self._times, self._shown_times = times, shown_times
+        self.num_inputs, self.edge_times = int(links.shape[1]), edge_times
         self._seed, self._disjoint = seed, disjoint
         self._first_ids = (0,) if ends is None else ends.first[: 1 if ends.are_alike else 2]
         self._lookup: EdgeLookup | None = None
@@ -136,16 +137,6 @@ class LinkSeeds:
     def exclude(self, lookup: EdgeLookup, *, reverse: bool) -> None:
         """Leave a batch's links, and with ``reverse`` their reverses, out of the draws."""
         self._lookup, self._with_reverse = lookup, reverse
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of links."""
-        return int(self._links.shape[1])
-
-    @property
-    def edge_times(self) -> EdgeTimes | None:
-        """Times of the graph's edges; None if links have no times."""
-        return self._edge_times
 
     def with_ends(self, links: Tensor) -> LinkSeeds:
         """Return the seeds of one batch, whose links ``(2, num)`` were fetched."""
@@ -305,21 +296,12 @@ class QuestionSeeds:
         self._begins = self._counts.cumsum(0) - self._counts
         self._kind, node = asked % num_kinds, asked // num_kinds
         self._given = torch.searchsorted(self._nodes, node)
+        self.num_inputs, self.edge_times = asked.numel(), cast("EdgeTimes | None", None)
         self._lookup: EdgeLookup | None = None
 
     def exclude(self, lookup: EdgeLookup) -> None:
         """Leave the links that answer a batch's questions, and their reverses, out of the draws."""
         self._lookup = lookup
-
-    @property
-    def num_inputs(self) -> int:
-        """Number of questions."""
-        return self._given.numel()
-
-    @property
-    def edge_times(self) -> EdgeTimes | None:
-        """None: all nodes answer every question, and none has a time of its own."""
-        return None
 
     def seeds_of(
         self, positions: Tensor, epoch: int, step: int, part: tuple[int, int] | None = None

@@ -30,13 +30,7 @@ I64 = npt.NDArray[np.int64]
 
 
 class EdgeLookup:
-    """The edges of an adjacency by their two ends.
-
-    If its rows are not sorted by source, a sorted copy is kept.
-
-    Args:
-        csc: the adjacency; row ``v`` holds the sources of ``v``.
-    """
+    """The edges of an adjacency by their two ends; a copy is kept if its rows are not sorted by source."""
 
     def __init__(self, csc: Csc) -> None:
         by_source, perm = csc.sort_rows()
@@ -79,12 +73,7 @@ class EdgeLookup:
 
 
 class LinkLookup(EdgeLookup):
-    """The edges of a relation, and of the relations in the other direction, by their ends.
-
-    Args:
-        types: types and relations of the graph.
-        edge_type: the relation of the links.
-    """
+    """The edges of a relation, and of the relations in the other direction, by their ends."""
 
     def __init__(self, types: Types, edge_type: EdgeType) -> None:
         super().__init__(types.rows)
@@ -93,12 +82,9 @@ class LinkLookup(EdgeLookup):
         self._back = [one for one in types.relations() if (one.source, one.destination) == ends]
 
     def between(self, links: Tensor, *, reverse: bool) -> Tensor:
-        """Return the positions of the edges that join the ends of ``links``, ascending.
+        """Return the positions of the edges that join the ends of ``(2, num)`` int64 ``links``, ascending.
 
-        Args:
-            links: ``(2, num)`` int64 sources and destinations, ids within their types.
-            reverse: whether to return also the edges of every relation from a link's destination to its
-                source.
+        ``reverse`` adds the edges of every relation from a link's destination to its source.
         """
         src, dst = links.numpy()
         asked = [_placed(self._own, src, dst)]

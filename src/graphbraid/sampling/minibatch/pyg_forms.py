@@ -13,6 +13,7 @@ from torch import Tensor
 
 from graphbraid.figures import notebook, table
 from graphbraid.graph import EdgeType
+from graphbraid.graph.csc import indptr_of_rows
 from graphbraid.graph.types import ONLY_NODE_TYPE
 from graphbraid.sampling.links.link_seeds import OF_LINKS
 from graphbraid.sampling.sample import SampledEdges
@@ -70,8 +71,7 @@ def adj_t_of(
     outer, inner = (dst, src) if by_row else (src, dst)
     order = torch.argsort(outer * size[by_row] + inner if sorts else outer, stable=True)
     num_lists = size[not by_row]
-    ends = torch.zeros(num_lists + 1, dtype=torch.int64, device=src.device)
-    torch.cumsum(torch.bincount(outer, minlength=num_lists), 0, out=ends[1:])
+    ends = indptr_of_rows(outer, num_lists)
     make = torch.sparse_csr_tensor if by_row else torch.sparse_csc_tensor
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Sparse CS. tensor support is in beta state")
@@ -157,12 +157,7 @@ def _give_inputs(batch: MiniBatch, out: Any) -> None:
 
 
 def batch_html(batch: MiniBatch, held: Mapping[Any, Any]) -> str:
-    """Return the HTML of a batch for a notebook, without computing an attribute.
-
-    Args:
-        batch: the batch.
-        held: its attributes by name, or by type and name; only tensors are shown.
-    """
+    """Return the HTML of a batch for a notebook from its attributes ``held``, computing none."""
     drawn = batch.sampled
     types = batch.n_id_dict if batch.is_typed else (ONLY_NODE_TYPE,)
     counts = [

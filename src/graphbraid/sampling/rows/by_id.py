@@ -173,17 +173,10 @@ SECTOR_BYTES = 32
 
 
 def row_sectors(table: Tensor | ScaledFeatures, ids: Tensor) -> Tensor:
-    """Return how many sectors reading each row of a table moves, by where it lies.
+    """Return how many sectors, int64, reading each of ``ids`` from a table moves, by where it lies.
 
     A row that does not begin and end with sectors moves more than its own bytes. Rows are counted one by one:
-    two rows in one sector move it twice, unless a cache has it by chance.
-
-    Args:
-        table: contiguous rows. Each scale of an int8 row moves another sector.
-        ids: ``(num_ids,)`` int64 rows, on any device.
-
-    Returns:
-        ``(num_ids,)`` int64 on the device of ``ids``.
+    two rows in one sector move it twice, unless a cache has it by chance. A scale of int8 moves another one.
     """
     if isinstance(table, ScaledFeatures):
         return row_sectors(table.values, ids) + row_sectors(table.scale, ids)
@@ -201,20 +194,12 @@ AT_ONCE = 128
 
 
 def weight_bytes(degrees: Tensor, drawable: Tensor, fanout: int, *, replace: bool) -> Tensor:
-    """Return the bytes of weights that a device's kernels read to draw from each list.
+    """Return the int64 bytes of weights that a device's kernels read to draw from each list.
 
     Without replacement the race reads all weights, and for each draw again those after the first
     :data:`AT_ONCE`; a list that is taken whole is read once. With replacement the last running sum is read,
-    and for each draw those of a bisection, counted with its largest number of steps.
-
-    Args:
-        degrees: ``(num_lists,)`` int64 edges of each list; 0 if it is not read from the host.
-        drawable: ``(num_lists,)`` edges of a weight above 0.
-        fanout: edges drawn; -1 takes all.
-        replace: whether draws are with replacement.
-
-    Returns:
-        ``(num_lists,)`` int64.
+    and for each draw those of a bisection, counted with its largest number of steps. ``degrees`` are 0 of
+    lists that are not read from the host; ``drawable`` are the edges of a weight above 0.
     """
     if replace:
         steps = torch.frexp(degrees.double()).exponent.long()  # the bits of a degree
@@ -243,23 +228,13 @@ class TransferCounter:
             self._counts = self._counts.plus(more)
 
     def add_direct(self, rows: Tensor | ScaledFeatures, ids: Tensor) -> None:
-        """Count rows that a device reads from the host itself; waits for it.
-
-        Args:
-            rows: all rows, as they lie in memory.
-            ids: ``(num_ids,)`` int64 of those that are read.
-        """
+        """Count those of contiguous rows that a device reads from the host itself; waits for it."""
         moved = SECTOR_BYTES * int(row_sectors(rows, ids).sum())
         nbytes = len(ids) * kept_row_bytes(rows)
         self.add(TierCounts(link_rows=len(ids), link_row_bytes=nbytes, link_sector_bytes=moved))
 
     def add_attribute(self, name: str, value: Tensor) -> None:
-        """Count an attribute that is copied after its batch, or that a device reads from the host.
-
-        Args:
-            name: name of the attribute.
-            value: the copied value.
-        """
+        """Count an attribute that is copied after its batch, or that a device reads from the host."""
         nbytes = tensor_bytes(value)
         if name in _ROWS:
             self.add(TierCounts(link_rows=len(value), link_row_bytes=nbytes))
@@ -269,11 +244,7 @@ class TransferCounter:
             self.add(TierCounts(link_list_bytes=nbytes))
 
     def watch(self, list_bytes: Callable[[], int]) -> None:
-        """Add the counts of a device that counts itself.
-
-        Args:
-            list_bytes: returns the bytes of lists that the device has read from the host; may wait for it.
-        """
+        """Add the bytes of lists that a device has read and counts itself; the call may wait for it."""
         with self._lock:
             self._by_devices.append(list_bytes)
 
@@ -306,13 +277,8 @@ def bytes_of(batch: MiniBatch) -> TierCounts:
 def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
     """Return the bytes that a device reads to draw a batch of lists that all lie on the host.
 
-    These are the drawn edges, and begin and end of each list that they come from. Weights of draws are
-    counted by the device.
-
-    Args:
-        sampled: the sample.
-        layout: of the batch; ``blocks`` draws for all nodes in each hop.
-        indices: sources of the graph's edges.
+    These are the drawn edges, and begin and end of each list that they come from; layout ``blocks`` draws for
+    all nodes in each hop. Weights of draws are counted by the device.
     """
     nodes = sampled.nodes_per_hop[:-1]
     lists = sum(itertools.accumulate(nodes) if layout == "blocks" else nodes)
@@ -320,14 +286,7 @@ def list_bytes_read(sampled: Sampled, layout: str, indices: Tensor) -> int:
 
 
 def sent(value: Tensor, device: torch.device, name: str, link: TransferCounter | None) -> Tensor:
-    """Return an attribute of a batch on the batch's device; a copy to it is counted.
-
-    Args:
-        value: value of the attribute.
-        device: device of the batch.
-        name: of the attribute.
-        link: the counter. If None, nothing is counted.
-    """
+    """Return an attribute of a batch on the batch's device; a copy to it is counted by ``link``."""
     if value.device == device:
         return value
     if link is not None:
@@ -342,12 +301,7 @@ def link_of(rows: FeatureSource | None) -> TransferCounter | None:
 
 
 def travelled(rows: FeatureSource, ids: Tensor) -> Tensor:
-    """Return the rows of ``ids`` on their device; rows that are not hot are copied there and counted.
-
-    Args:
-        rows: source of the rows.
-        ids: ``(num_ids,)`` int64 on the device; the call waits for them.
-    """
+    """Return the rows of ``ids`` on their device; rows that are not hot are copied there and counted."""
     link = link_of(rows)
 
     def gathered(wanted: Tensor) -> Tensor:

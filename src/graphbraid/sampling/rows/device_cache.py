@@ -24,16 +24,7 @@ _COPIED_BYTES = 64 << 20  # of rows on their way to the device at a time
 
 
 def copied_rows(ids: Tensor, source: Gather, device: torch.device) -> Tensor:
-    """Return the rows of ids on a device, ``(num_ids, F)``, ready for every stream.
-
-    Args:
-        ids: ``(num_ids,)`` int64 rows on the CPU.
-        source: gives their rows.
-        device: where they go.
-
-    Raises:
-        ResourceError: the device does not have the memory.
-    """
+    """Return rows of int64 ids on a device, ``(num_ids, F)``, ready for every stream, or ResourceError."""
     some = source(ids[:1])
     row_bytes = some[:1].nbytes
     nbytes, free = row_bytes * len(ids), free_bytes(device)
@@ -99,15 +90,10 @@ class HotCounts:
             self._peers += peers
 
     def add_places(self, places: Tensor, num_own: int, num_rows: int, host: Tensor | ScaledFeatures) -> None:
-        """Count the rows of a batch that a device reads through a table.
+        """Count the rows of a batch that a device reads through a table, on its current stream.
 
-        Does not wait: the device adds up the counts on the current stream.
-
-        Args:
-            places: ``(num_ids,)`` positions in the table, on the device: own rows, interleaved ones, others.
-            num_own: rows that the device keeps for itself.
-            num_rows: own and interleaved rows.
-            host: the other rows, in the order of their places.
+        Places in the table are of ``num_own`` rows that the device keeps for itself, then of interleaved ones
+        up to ``num_rows``, then of the others, ``host``, in the order of their places.
         """
         sectors = torch.where(places < num_rows, 0, row_sectors(host, places.long() - num_rows))
         hits = torch.stack([(places < num_own).sum(), (places < num_rows).sum(), sectors.sum()])
@@ -187,11 +173,7 @@ class DeviceCache:
         return 0 if self._map is None else self._map.nbytes
 
     def device_bytes(self, row_bytes: int) -> int:
-        """Return the device memory that these rows and their map take.
-
-        Args:
-            row_bytes: bytes of a row as it is kept.
-        """
+        """Return the device memory that these rows, of ``row_bytes`` as kept, and their map take."""
         return self.num_rows * row_bytes + self.map_bytes
 
     @property
@@ -207,14 +189,9 @@ class DeviceCache:
         return torch.where(ids < self.num_rows, ids, -1).int()
 
     def split(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Find a batch's rows that are not hot, and the slot of each row once they follow the hot ones.
+        """Return the int64 places in ``ids``, on the CPU, of rows that are not hot, and all int32 slots.
 
-        Args:
-            ids: ``(num_ids,)`` int64 on the CPU.
-
-        Returns:
-            Indices into ``ids`` of the rows that are not hot, int64, and each row's slot, ``(num_ids,)``
-            int32: ``num_rows + k`` for the k-th of these.
+        The k-th row that is not hot has slot ``num_rows + k``.
         """
         slots = self.slots(ids)
         missing = (slots < 0).nonzero().squeeze(1)
@@ -222,32 +199,16 @@ class DeviceCache:
         return missing, slots
 
     def count(self, slots: Tensor, num_missing: int) -> None:
-        """Count the rows of a batch that was split.
-
-        Args:
-            slots: from :meth:`split`.
-            num_missing: number of rows that are not hot.
-        """
+        """Count the rows of a batch that was split, ``num_missing`` of which are not hot."""
         self.read.add(len(slots), len(slots) - num_missing)
 
     def count_in(self, table: TierTable, ids: Tensor) -> None:
-        """Count the rows of a batch that a device reads through a table from :meth:`tier_table`.
-
-        Nothing waits for the device.
-
-        Args:
-            table: these rows first.
-            ids: ``(num_ids,)`` int64 on its device.
-        """
+        """Count rows that a device reads through a table of :meth:`tier_table`; nothing waits for it."""
         places = ids if table.positions is None else table.positions[ids]
         self.read.add_places(places, len(self.own_ids), self.num_rows, _rows_of_last(table))
 
     def table_on(self, device: torch.device) -> Tensor:
-        """Return a device's own hot rows as they are kept, ``(num_own, F)``; the first call copies them.
-
-        Raises:
-            ResourceError: the device does not have the memory.
-        """
+        """Return ``(num_own, F)`` hot rows of a device, copied by the first call, or ResourceError."""
         with self._copying:
             if device not in self._tables:
                 self._tables[device] = copied_rows(self.own_ids, self.source, device)
@@ -270,37 +231,19 @@ class DeviceCache:
             return self._scales[device]
 
     def tiers_with(self, table: Tensor) -> list[Tier]:
-        """Return the tiers of the hot rows, in the order of their slots.
-
-        Args:
-            table: from :meth:`table_on`.
-        """
+        """Return the tiers of the hot rows of :meth:`table_on`, in the order of their slots."""
         scales = self.scales_on(table.device)
         return [Tier((table,), () if scales is None else (scales,))]
 
     def joined(self, table: Tensor, others: Tensor, slots: Tensor) -> Tensor:
-        """Return a batch's rows as :func:`joined` does; hot rows of int8 become float32, as ``others`` are.
-
-        Args:
-            table: from :meth:`table_on`.
-            others: ``(num_others, F)`` rows that are not hot, on its device.
-            slots: ``(num_ids,)`` int32, hot rows first, then ``others``.
-        """
+        """Return a batch's rows as :func:`joined` does, hot rows of int8 as float32, as ``others`` are."""
         tiers = self.tiers_with(table)
         if self.scale is None:
             return joined(tiers, others, slots, table.device)
         return _widened(tiers, others, slots, self.num_rows)
 
     def assembled(self, ids: Tensor, gather: Gather) -> Tensor:
-        """Return the rows of ids that are on a device; only rows that are not hot are copied there.
-
-        Args:
-            ids: ``(num_ids,)`` int64 on the device; the call waits for them.
-            gather: returns the rows that are not hot.
-
-        Raises:
-            ResourceError: the device does not have the memory of the hot rows.
-        """
+        """Return rows of int64 ids on a device, which it waits for; ``gather`` returns those not hot."""
         wanted = ids.cpu()
         missing, slots = self.split(wanted)
         self.count(slots, len(missing))
@@ -308,11 +251,9 @@ class DeviceCache:
         return self.joined(table, gather(wanted[missing]).to(ids.device), slots.to(ids.device))
 
     def tier_table(self, hot: Tensor, host: Tensor | ScaledFeatures) -> TierTable:
-        """Return a table of hot rows, and of all rows in memory that their device can read.
+        """Return a table of ``hot`` rows, and of all rows in memory that their device can read.
 
-        Args:
-            hot: from :meth:`table_on`.
-            host: ``(num_nodes, F)``, page-locked unless the device is the CPU.
+        ``host`` is ``(num_nodes, F)``, page-locked unless the device is the CPU.
         """
         tiers, count = self.tiers_with(hot), self.num_rows
         if self.is_prefix:

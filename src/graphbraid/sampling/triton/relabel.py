@@ -230,11 +230,7 @@ def relabel(
 
 
 def check_positions(count: int) -> None:
-    """Check that a batch of ``count`` seeds and edges can be numbered.
-
-    Raises:
-        ResourceError: ``count`` is above ``MAX_POSITIONS``.
-    """
+    """Raise ResourceError if ``count`` seeds and edges of a batch are above ``MAX_POSITIONS``."""
     if count > MAX_POSITIONS:
         raise ResourceError(
             f"a mini-batch on a device may hold {MAX_POSITIONS:,} seeds and edges at most; this one has "

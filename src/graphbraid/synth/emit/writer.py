@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphbraid.distributed import Communicator, Partition
-from graphbraid.distributed.ranks.transport import Alone, Finished, Pending, Reduction
+from graphbraid.distributed.ranks.transport import Pending, Reduction, Transport
 from graphbraid.errors import DataError
 from graphbraid.fullgraph import Lowered, NotLoweredError, distribute
 from graphbraid.fullgraph.lowering.levels import Blocks
@@ -81,7 +81,7 @@ def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -
     )
 
 
-class Unheard(Alone):
+class Unheard(Transport):
     """The transport of a rank whose step is recorded without the other ranks; it receives made-up values."""
 
     def __init__(self, rank: int, size: int) -> None:
@@ -95,14 +95,14 @@ class Unheard(Alone):
     def all_reduce(self, tensor: Tensor, op: Reduction) -> Pending:
         """Add 1 for the other ranks, so that the sum of all ranks' rows is larger than this rank's number."""
         tensor.add_(1)
-        return Finished()
+        return Pending()
 
     def all_to_all(
         self, send: Tensor, send_bytes: Sequence[int], receive: Tensor, receive_bytes: Sequence[int]
     ) -> Pending:
         """Receive zeros."""
         receive.zero_()
-        return Finished()
+        return Pending()
 
 
 @dataclass(frozen=True, slots=True)

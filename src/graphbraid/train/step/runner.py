@@ -337,14 +337,13 @@ class ModelRunner:
         modules = {name: one for name, one in named if isinstance(one, ShardedEmbedding)}
         if not modules:
             return
-        from graphbraid.distributed.ranks.transport import Alone  # here: few models have such rows
         from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges
 
         graph = self.graph
         for name, module in modules.items():
             _check_rows_of(graph, name, module)
         divided = divided_graph(graph)
-        comm = comm or Communicator(Alone())
+        comm = comm or Communicator()
         counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
         nodes: dict[str, Any] = {one: Ranges(count, comm) for one, count in counts.items()}
         if divided is not None:
