@@ -1,6 +1,7 @@
 """Programs are laid out as clang-format leaves them; those of several ranks become one, or are refused."""
 
 import random
+import re
 import subprocess
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import torch
 
 from graphbraid.fullgraph import NotLoweredError
 from graphbraid.synth.emit.calls import Written
-from graphbraid.synth.emit.layout import WIDTH, CppStatement, Fields, aligned, comment_lines, lines_of
+from graphbraid.synth.emit.layout import WIDTH, CppStatement, Fields, aligned, broken, comment_lines, lines_of
 from graphbraid.synth.emit.memory import ArrayFile, digest_of
 from graphbraid.synth.emit.mpi import Merging
 from graphbraid.synth.emit.writer import PassText, TaskText
@@ -75,6 +76,50 @@ def assert_formatted(command: Path, lines: list[str], folder: Path) -> None:
     style = f"--style=file:{Path(__file__).parents[2] / '.clang-format'}"
     done = subprocess.run([command, style, "--dry-run", "-Werror", file], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+EVALUATED = 'gnn.evaluate("val", &Program::split_val, 12)'
+LONG = [
+    f"say({', '.join(map(str, range(60)))});",
+    f'say("{"a word " * 40}", epoch, "{"and more " * 12}");',
+    f'say("epoch", {EVALUATED} / best, quotient({EVALUATED}, best + gnn.loss(12) - 0.5, 12), waited);',
+    f"double x = {' + '.join(f'a_value_with_a_number_{i} * 2.5' for i in range(9))};",
+    f"const bool b = {' || '.join(f'a_value_with_a_number_{i} == {i}' for i in range(9))};",
+    f"x = script::one_of({', '.join(f'a_value_with_a_number_{i}' for i in range(9))});",
+    f"gnn.optimizer({' - '.join(f'a_value_with_a_number_{i}' for i in range(9))}, 14);",
+    f"return {' * '.join(f'a_value_with_a_number_{i}' for i in range(9))};",
+    *(
+        f"{head} ({' && '.join(f'a_value_with_a_number_{i} + {i} < best' for i in range(n))}) {{\n}}"
+        for head in ("if", "while")
+        for n in (4, 7)
+    ),
+]
+
+
+def test_long_statements_of_a_program_are_broken_as_clang_format_does(clang_format, tmp_path):
+    lines = ["void f() {", *(line for each in LONG for line in broken(f"  {each}".split("\n")))]
+    lines = [*(line if line != "}" else "  }" for line in lines), "}"]
+    assert len(lines) > 2 * len(LONG) and max(map(len, lines)) <= WIDTH
+    assert_formatted(clang_format, [*lines, ""], tmp_path)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_statement_that_is_broken_stays_the_same(seed):
+    draw = random.Random(seed)
+
+    def value(depth: int) -> str:
+        if depth == 0 or draw.random() < 0.2:
+            return draw.choice(
+                ["x", "a_long_name_of_a_value", "f(x, 3)", '"a text, (and) \\" - more"', "-0.25"]
+            )
+        parts = [value(depth - 1) for _ in range(draw.randint(1, 5))]
+        return draw.choice([f"g({', '.join(parts)})", " + ".join(parts), " || ".join(parts), f"({parts[0]})"])
+
+    for _ in range(100):
+        line = f"{draw.choice(['x = ', 'return ', 'say('])}{value(4)};"
+        found = broken([line], 2)
+        assert re.sub(r"\s+", "", "".join(found).replace('""', "")) == re.sub(r"\s+", "", line)
+        assert all(len(part) <= WIDTH - 2 or " " not in part.strip() for part in found)
 
 
 # ---- programs of several ranks

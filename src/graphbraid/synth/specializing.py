@@ -26,9 +26,11 @@ from graphbraid.synth.language.syntax import (
     walk,
 )
 from graphbraid.synth.recipe import ModelRecipe, Recipe, Recorder, Script
-from graphbraid.synth.running import Interpreter, Number, checked_setting, speaking
+from graphbraid.synth.running import MOST_ROUNDS, Interpreter, Number, checked_setting, speaking
 
 USUAL_EPOCHS = 200
+_COUNTED_ROUNDS = 1000
+"""Rounds that :meth:`_Specializer._check_ends` counts one by one."""
 
 
 def specialize(
@@ -334,19 +336,43 @@ class _Specializer:
         return left
 
     def _check_ends(self, loop: syntax.For) -> None:
-        """Refuse a loop that neither a break, the early stop nor a change of its condition ends."""
+        """Refuse a loop whose condition and step show that it never ends."""
         asked, reads = loop.condition, names_in(loop.condition)
         trains = _calls(loop.body, "forwardPass")
-        stops = "earlyStop" in self.recorder.once and trains and _calls(loop, "evaluate")
-        learns = trains and any(_calls(asked, method) for method in ("loss", "evaluate"))
-        if leaves_loop(loop.body) or stops or learns or reads & assigned_in((loop.body, loop.step)):
+        if leaves_loop(loop.body) or (
+            "earlyStop" in self.recorder.once and trains and _calls(loop, "evaluate")
+        ):
+            return
+        if reads & assigned_in(loop.body):  # not predictable: an endless one is stopped while it runs
             return
         if asked is not None and not self._value_of(asked):
-            hint = "nothing in it changes its condition; train in it, or leave it by break"
-            raise ProgramError(loop.place, "the loop never ends once it begins", hint)
-        if asked is None or self._interpreter.value(asked):
-            what = "it has no condition" if asked is None else "nothing changes its condition"
-            raise ProgramError(loop.place, "the loop never ends", f"{what}, and no break leaves it")
+            is_trained = trains and any(_calls(asked, method) for method in ("loss", "evaluate"))
+            if not is_trained and not reads & assigned_in(loop.step):
+                hint = "nothing in it changes its condition; train in it, or leave it by break"
+                raise ProgramError(loop.place, "the loop never ends once it begins", hint)
+            return
+        kept, rounds = dict(self._values), 0
+        while rounds < _COUNTED_ROUNDS and (
+            loop.condition is None or self._interpreter.value(loop.condition)
+        ):
+            rounds += 1
+            before = {name: self._values[name] for name in reads}
+            if loop.step is not None and loop.step.name.name in reads:
+                if not names_in(loop.step.value) <= self._values.keys() or self._at_run_time(loop.step.value):
+                    break
+                self._interpreter.assign(loop.step)
+            if {name: self._values[name] for name in reads} == before:
+                what = "it has no condition" if loop.condition is None else "nothing changes its condition"
+                raise ProgramError(loop.place, "the loop never ends", f"{what}, and no break leaves it")
+            if rounds == _COUNTED_ROUNDS and loop.condition is not None:
+                # The other rounds are not counted one by one: each is taken to change the values as the last
+                # one did. If the condition still holds after all of them, the loop is too long.
+                for name, value in before.items():
+                    self._values[name] += (MOST_ROUNDS - rounds) * (self._values[name] - value)
+                if self._interpreter.value(loop.condition):
+                    message = f"the loop has more than {MOST_ROUNDS:,} rounds"
+                    raise ProgramError(loop.place, message, "does it end?")
+        self._restore(kept)
 
 
 _BETWEEN_EPOCHS = (0, 0, ())

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from graphbraid.synth.emit.layout import WIDTH
+from graphbraid.synth.emit.layout import WIDTH, broken
 from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import TOTAL_EPOCHS, declared_in, names_in, trains_in, walk
 from graphbraid.synth.recipe import Script, split_of
@@ -64,8 +64,8 @@ def script_lines(script: Script) -> dict[str, object]:
     return {
         "gnn": cpp_variable(script.gnn),
         "total": cpp_variable(TOTAL_EPOCHS),
-        "helpers": [writer.helper(helper) for helper in script.helpers],
-        "lines": list(writer.main()),
+        "helpers": [broken(writer.helper(helper)) for helper in script.helpers],
+        "lines": broken(writer.main(), margin=2),
     }
 
 
