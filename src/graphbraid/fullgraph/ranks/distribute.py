@@ -122,9 +122,10 @@ def _adjacencies(ops: Iterable[ir.Operation]) -> list[ir.AdjacencyMatrix]:
 def _own_edges(csc: Csc, part: Part, ids: Tensor, saved: SavedPartition) -> Csc:
     """Return the in-edges of the owned nodes, in the graph's order, by the numbers of the rank's nodes."""
     row_of = places_of(ids, csc.num_src, index_dtype(max(ids.numel(), 1)))
-    indptr, indices, edges = renumbered_edges(csc, part.owned, row_of, keep_edges=csc.weight is not None)
-    indptr = torch.cat((indptr, indptr[-1:].expand(ids.numel() - part.num_owned)))
-    weight = None if csc.weight is None or edges is None else csc.weight[edges].to(torch.float32)
+    indptr, indices, _ = renumbered_edges(csc, part.owned, row_of, keep_edges=False)
+    indptr, weight = torch.cat((indptr, indptr[-1:].expand(ids.numel() - part.num_owned))), csc.weight
+    if weight is not None:  # by some edges at a time: their positions take more memory than the weights
+        weight = torch.cat([weight[:0], *(weight[at] for _, at in edges_of(csc, part.owned))])
     if not _are_those_of(part, indptr, indices, weight):
         raise DataError(
             f"{saved.folder} was made for another graph: of the same size, but the edges of part {part.part} "
