@@ -82,11 +82,7 @@ class Device(ABC):
         return
 
     def follow(self, last: Any) -> Any:
-        """Make the device's next work wait for the stream ``last``; return the stream of that work.
-
-        Args:
-            last: a stream that this method returned, or None.
-        """
+        """Make the device's next work wait for ``last``, a stream or None; return the stream of that work."""
         return
 
     def limits(self) -> DeviceLimits | None:
@@ -186,10 +182,8 @@ class Cuda(Device):
     def seconds(self, run: Run) -> float:
         """Return the seconds that one ``run`` takes on the device, timed by events over a recording.
 
-        Timing a recording leaves out the time that Python takes to start the kernels.
-
-        Raises:
-            NotRecordedError: the run cannot be recorded, so it could not be part of a recorded step either.
+        Timing a recording leaves out the time that Python takes to start the kernels. A run that cannot be
+        recorded could not be part of a recorded step either.
         """
 
         def several() -> None:
@@ -284,11 +278,7 @@ def device_for(model: nn.Module, device: Device | torch.device | str | None = No
 
 
 def device_at(place: torch.device) -> Device:
-    """Return the engine's device for a ``torch.device``.
-
-    Raises:
-        ConfigError: the device does not exist or is of an unsupported type.
-    """
+    """Return the engine's device for a ``torch.device``; ConfigError if there is none, or of this type."""
     if place.type == "cpu":
         return HOST
     if place.type != "cuda":

@@ -67,13 +67,8 @@ class ModelSnapshot:
 class TrainingNodes:
     """The training nodes, and the tensor that says which they are, which may change.
 
-    Args:
-        given: distinct ids, a mask or the name of a split.
-        source: the graph, and the data behind it.
-
-    Raises:
-        ConfigError: a node is out of range or named twice.
-        DataError: there is no such split, or it does not fit the graph.
+    They are given as distinct ids, a mask or the name of a split. It is a ConfigError if one is out of range
+    or named twice, and a DataError if there is no such split, or it does not fit the graph.
     """
 
     def __init__(self, given: Any, source: Source) -> None:
@@ -99,18 +94,9 @@ class TrainingNodes:
 
 
 class ModelTracker:
-    """A model and its graph, followed from call to call.
+    """A model and its graph, followed from call to call. If ``strict``, there may be no graph breaks.
 
-    Args:
-        model: the model; its parameters stay the user's own.
-        source: the graph, and the data behind it, in their current state.
-        nodes: the training nodes, as distinct ids, a mask or the name of a split.
-        options: options of the lowering.
-        ranks: the ranks that run the program together. If None, there is one.
-        strict: whether the program may have no graph breaks.
-
-    Raises:
-        ConfigError: a node is out of range or named twice.
+    ``source`` is the graph, and the data behind it, in their current state.
     """
 
     def __init__(
@@ -195,11 +181,7 @@ class ModelTracker:
         return runner or self.runner_of(snapshot)
 
     def as_written(self) -> AsWritten:
-        """Return a runner of the model as it is written.
-
-        Raises:
-            ConfigError: features are streamed, which a model as written cannot read.
-        """
+        """Return a runner of the model as it is written; ConfigError if features are streamed."""
         if self._options.features is not None:
             raise ConfigError(needs_lowering(self.now().why))
         return self.source.as_written(self._model, self._options.device.place)
@@ -308,11 +290,7 @@ class Engine(CompiledModule):
         )
 
     def __reduce__(self) -> Any:
-        """Refuse copies and pickles, which could not share the memory that steps run in.
-
-        Raises:
-            ConfigError: always.
-        """
+        """Raise ConfigError: copies and pickles could not share the memory that steps run in."""
         raise ConfigError(
             "an engine cannot be copied or saved; copy or save its model, and compile that: "
             "graphbraid.compile(copy.deepcopy(engine.model), graph)."
@@ -390,11 +368,7 @@ class Engine(CompiledModule):
             return _as_returned(run(runner, snapshot.program), snapshot.program)
 
     def _as_written(self) -> AsWritten:
-        """Return a runner of the model as it is written.
-
-        Raises:
-            ConfigError: the engine is strict.
-        """
+        """Return a runner of the model as it is written; ConfigError if the engine is strict."""
         if self._strict:
             raise ConfigError(strict_text(self._tracker.now().why))
         return self._tracker.as_written()

@@ -217,11 +217,7 @@ def rates_file(device: Device = HOST) -> Path:
 
 
 def _measured(device: Device) -> MeasuredRates:
-    """Measure for long enough to see how much other programs ran.
-
-    Raises:
-        RuntimeError: the operands are more than the free memory.
-    """
+    """Measure for long enough to see how much other programs ran; RuntimeError if memory is too short."""
     free = device.free_bytes()
     if device.is_host and free is not None and free < _OPERANDS_BYTES:
         raise RuntimeError(f"it takes {format_bytes(_OPERANDS_BYTES)}, and {format_bytes(free)} are free")
