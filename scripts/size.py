@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_745,
     ("loader",): 3_515,
     ("collective",): 4_420,
-    ("fullgraph",): 29_155,
+    ("fullgraph",): 29_070,
     ("distributed",): 7_085,
     ("synth",): 5_925,
     ("train",): 10_735,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_765,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_910, 409
+WHOLE_LINES, WHOLE_FILES = 109_825, 409
 TEST_LINES = 93_260
 
 
