@@ -149,8 +149,8 @@ def test_doctor_ends_with_6_where_the_forced_variant_does_not_exist(graphbraid_w
 
 
 def test_a_missing_optional_package_comes_with_its_install_command(monkeypatch, graphbraid, unmeasured):
-    real = doctor._version
-    monkeypatch.setattr(doctor, "_version", lambda name: None if name == "pyarrow" else real(name))
+    real = doctor.version_of
+    monkeypatch.setattr(doctor, "version_of", lambda name: None if name == "pyarrow" else real(name))
     done = graphbraid("doctor")
     assert "not installed; for CSV and Parquet tables: pip install 'graphbraid[tabular]'" in done.stdout
 

@@ -30,10 +30,10 @@ def test_a_plan_and_a_profile_come_back_from_a_file_as_they_were(tmp_path):
         (lambda v: v.update(colour="red"), "colour: Unexpected"),
         (lambda v: v.update(gbs="many"), "gbs: Input should be a valid integer"),
         (lambda v: v.update(num_cpu=61), "num_cpu must be in"),
-        (lambda v: v.update(predicted_seconds=-1.0), "predicted_seconds must be a number in"),
+        (lambda v: v.update(predicted_seconds=-1.0), "predicted_seconds must be 0 or more"),
         (
             lambda v: v["times"]["cpu"].update(seconds=-1),
-            "times.cpu.*seconds must be finite and not negative",
+            "times.cpu.*seconds must be 0 or more",
         ),
         (lambda v: v.update(graphbraid="profile"), "is no plan: it holds a profile"),
     ],
@@ -60,20 +60,20 @@ def test_a_missing_file_and_a_list_are_data_errors(tmp_path):
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Duration(seconds=float("nan")), "seconds must be finite"),
-        (lambda: Duration(seconds=1.0, cv=-0.1), "cv must be finite and not negative"),
-        (lambda: TIMES.with_workers(0), "workers must be at least 1"),
+        (lambda: Duration(seconds=float("nan")), "seconds must be 0 or more"),
+        (lambda: Duration(seconds=1.0, cv=-0.1), "cv must be 0 or more"),
+        (lambda: TIMES.with_workers(0), "workers must be a positive number"),
         (lambda: dataclasses.replace(TIMES, uva=None), "gpu was given without uva"),
         (lambda: stage_times(0.0, 0.0, 0.0), "cannot all take no time"),
         (lambda: Profile(times=()), "rising, distinct"),
         (lambda: Profile(times=(TIMES, TIMES)), "rising, distinct"),
-        (lambda: Profile(times=(TIMES,), host_batch_bytes=-1), "must not be negative"),
+        (lambda: Profile(times=(TIMES,), host_batch_bytes=-1), "host_batch_bytes must be 0 or more"),
         (lambda: TIMES.what_if(link=0.0), "link must be a positive factor"),
         (
             lambda: dataclasses.replace(make_plan(PROFILE, 9), num_cpu=1, times=stage_times(1, 1, 1)),
             "for the device to prepare",
         ),
-        (lambda: dataclasses.replace(make_plan(PROFILE, 9), gbs=0), "gbs must be at least 1"),
+        (lambda: dataclasses.replace(make_plan(PROFILE, 9), gbs=0), "gbs must be a positive number"),
     ],
 )
 def test_what_cannot_be_meant_is_a_config_error(make, says):

@@ -284,7 +284,7 @@ def test_an_empty_epoch_and_a_buffer_of_nothing_are_refused():
     durations = Durations(cpu=[], dma=[], uva=[], model=[])
     with pytest.raises(ConfigError, match="at least one step"):
         simulate(b"", durations, ScheduleSetting(cbs=1, gbs=1, workers=1))
-    with pytest.raises(ConfigError, match="gbs must be at least 1; got 0"):
+    with pytest.raises(ConfigError, match="gbs must be a positive number; got 0"):
         ScheduleSetting(cbs=1, gbs=0, workers=1)
 
 

@@ -284,7 +284,7 @@ def test_rows_on_a_device_that_there_is_not_are_no_run():
     [
         ('{"graphbraid": "hardware", "memory": 3}', "memory"),
         ('{"graphbraid": "hardware", "memory_bytes": "much"}', "memory_bytes"),
-        ('{"graphbraid": "hardware", "memory_bytes": 0}', "memory_bytes must be at least 1; got 0"),
+        ('{"graphbraid": "hardware", "memory_bytes": 0}', "memory_bytes must be a positive number; got 0"),
         ('{"graphbraid": "hardware", "multiply_flops": -1}', "multiply_flops must be a positive number"),
         ('{"graphbraid": "machine"}', "it holds a machine"),
         ("no json", "it is not JSON"),

@@ -228,7 +228,6 @@ def _outcome(statuses: Mapping[int, int]) -> tuple[int, int | None]:
 
 
 def _tell(failed: int, status: int, errors: Sequence[IO[bytes]]) -> None:
-    """Print why the failed rank ended, unless it is rank 0, which has printed it itself."""
     if status < 0:
         name = signal.Signals(-status).name
         advice = "; did the machine run out of memory?" if name == "SIGKILL" else ""

@@ -457,7 +457,6 @@ def full_seconds(
 
 
 def _tried_steps(trial: Trial, engine: Engine | None, floor: float | None) -> EpochSeconds:
-    """Make some steps, and return the time of an epoch by them."""
     assert trial.graph.y is not None
     labels = trial.graph.y.index_select(0, trial.nodes)
     batch = WholeGraph(nodes=trial.nodes.to(trial.device), seed_y=labels.to(trial.device))

@@ -29,9 +29,9 @@ from torch.autograd.profiler import profile
 
 from graphbraid import native
 from graphbraid.collective.run.stages import ReportsMemory
-from graphbraid.errors import ConfigError, DataError
+from graphbraid.errors import DataError
 from graphbraid.features.tiers.device_sizing import DeviceMemory
-from graphbraid.files.schema import SavedRecord
+from graphbraid.files.schema import SavedRecord, check_numbers
 from graphbraid.files.writing import format_bytes
 from graphbraid.machine.hardware import Hardware, free_memory_bytes, memory_group, own_anonymous_bytes
 from graphbraid.machine.measurements import Kept
@@ -257,7 +257,6 @@ _KEPT: Kept[int] = Kept("baselines", lambda nbytes: {"nbytes": nbytes}, _from_js
 
 
 _Number = TypeVar("_Number", int, float)
-_RATES = ("disk_bytes_per_second", "multiply_flops", "row_bytes_per_second", "link_bytes_per_second")
 
 
 @typed
@@ -287,14 +286,8 @@ class HardwareFile(SavedRecord):
     """Rate at which page-locked memory is copied to the device."""
 
     def __post_init__(self) -> None:
-        for name in ("cores", "memory_bytes", "device_memory_bytes", "disk_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"{name} must be at least 1; got {value!r}")
-        for name in _RATES:
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} must be a positive number; got {value!r}")
+        names = (one.name for one in dataclasses.fields(self) if one.name != "name")
+        check_numbers(self, names, positive=True)
 
     @property
     def device_memory(self) -> DeviceMemory:

@@ -361,7 +361,6 @@ def _evaluation_bytes(
 
 
 def _outputs_of(runner: EdgeRunner, positions: Tensor, rows: Tensor) -> Tensor:
-    """Return the outputs of edges whose ends have the first rows."""
     attr = cast("EdgeLabels", runner.labels).edge_attr
     ends = rows[:1].expand(positions.numel(), -1).to(runner.device)
     return runner.decoded(ends, ends, None if attr is None else attr[positions])

@@ -192,7 +192,6 @@ def _intervals(
 
 
 def _bytes_of(batch: MiniBatch) -> int:
-    """Return the bytes of a batch's ids, edges and feature rows."""
     rows = getattr(batch, "x_dict", {}).values() if batch.is_typed else [batch.x]
     tensors = [*batch.sampled.n_id_by_type, *(x for x in rows if x is not None)]
     for one in (one for edges in batch.sampled.edges_by_relation for one in edges):

@@ -26,7 +26,7 @@ from graphbraid.estimates.memory import sampled_needs
 from graphbraid.estimates.seconds import tried_epoch
 from graphbraid.estimates.sizes import SAMPLED
 from graphbraid.estimates.trial import Trial, repeated, timed
-from graphbraid.files.schema import SavedRecord
+from graphbraid.files.schema import SavedRecord, check_numbers
 from graphbraid.graph import Graph
 from graphbraid.machine.measurements import OtherPrograms, is_disturbed
 from graphbraid.train import runtime
@@ -92,14 +92,9 @@ class Cluster(SavedRecord):
     """Memory of a rank. If None, the forecast does not say whether a graph fits."""
 
     def __post_init__(self) -> None:
-        for name in ("bandwidth_bytes", "speed"):
-            _check(name, getattr(self, name), getattr(self, name) > 0, "a positive number")
-        for name in ("latency_seconds", "byte_processor_seconds", "message_processor_seconds"):
-            value = getattr(self, name)
-            if value is not None:
-                _check(name, value, value >= 0, "0 or more")
-        if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise ConfigError(f"memory_bytes must be at least 1; got {self.memory_bytes}")
+        check_numbers(self, ("bandwidth_bytes", "speed", "memory_bytes"), positive=True)
+        seconds = ("latency_seconds", "byte_processor_seconds", "message_processor_seconds")
+        check_numbers(self, seconds)
 
     def moving_seconds(self, transfer: Sending) -> float:
         """Return the seconds in which a rank's cores move a transfer's bytes and do not compute."""
@@ -110,11 +105,6 @@ class Cluster(SavedRecord):
         """Return the seconds of a transfer on the link, at least the time of the cores for it."""
         sent = transfer.messages * self.latency_seconds + transfer.nbytes / self.bandwidth_bytes
         return max(sent, self.moving_seconds(transfer))
-
-
-def _check(name: str, value: float, is_in_range: bool, needed: str) -> None:
-    if not (math.isfinite(value) and is_in_range):
-        raise ConfigError(f"{name} must be {needed}; got {value!r}")
 
 
 @dataclass(kw_only=True, slots=True)
@@ -307,7 +297,6 @@ def forecast_sampled(
 
 
 def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
-    """Return the options that the ranks train with."""
     if config.task == "link":
         raise ConfigError("several ranks share batches of labelled nodes; task='link' has none")
     graph.check_one_type("a prediction for several ranks")

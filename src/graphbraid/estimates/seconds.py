@@ -242,7 +242,6 @@ def _exact_seconds(trial: Trial, nodes: Tensor, most: float) -> PartSeconds:
 
 
 def _of_some(trial: Trial, nodes: Tensor, mode: EvalMode, size: int, most: float) -> PartSeconds:
-    """Return the time of an evaluation by that of some of its nodes."""
     part = some_batches(nodes, size, 4)
     taken = _scoring(trial, part, mode)  # also a warm-up
     if taken < most / 2:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import os
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from graphbraid.errors import DataError
+from graphbraid.errors import ConfigError, DataError
 from graphbraid.files.checksums import sealed, unsealed
 from graphbraid.files.opening import read_text
 from graphbraid.files.writing import atomic_write
@@ -61,6 +62,19 @@ class FileModel(BaseModel):
     """Base of the models that files are read as: unknown fields and other types are errors."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+
+def check_numbers(record: object, names: Iterable[str], *, positive: bool = False) -> None:
+    """Check that the fields of these names are None, or finite numbers of 0 or more, or above 0.
+
+    Raises:
+        ConfigError: one is not.
+    """
+    for name in names:
+        value = getattr(record, name)
+        if value is not None and not (math.isfinite(value) and (value > 0 if positive else value >= 0)):
+            wanted = "a positive number" if positive else "0 or more"
+            raise ConfigError(f"{name} must be {wanted}; got {value!r}")
 
 
 class StrictRecord:

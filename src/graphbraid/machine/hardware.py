@@ -101,6 +101,16 @@ def _cgroup_folders(root: Path, controller: str) -> list[Path]:
     return folders
 
 
+def version_of(distribution: str) -> str | None:
+    """Return the version of an installed distribution; None if it is not installed."""
+    import importlib.metadata  # here: most commands show no versions
+
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 ROOT = Path("/")
 """Folder that holds ``proc`` and ``sys``."""
 

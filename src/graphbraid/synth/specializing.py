@@ -155,7 +155,6 @@ class _Specializer:
             self._values.pop(name, None)
 
     def _value_of(self, value: syntax.Expression) -> bool:
-        """Return whether an expression has a value here."""
         return not self._at_run_time(value) and names_in(value) <= self._values.keys()
 
     def _at_run_time(self, part: object, *, alone: bool = False) -> bool:

@@ -213,7 +213,6 @@ class LayerStack(nn.Module):
 
 
 def _behind(layer: LayerRecipe, width: int) -> nn.Sequential:
-    """Return the normalisation, activation and dropout of a hidden layer."""
     make_norm, activation = NORMS[layer.normalization], ACTIVATIONS[layer.activation]
     return nn.Sequential(
         *([] if make_norm is None else [make_norm(width)]),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 import platform
 import sys
 from pathlib import Path
@@ -14,7 +13,7 @@ import typer
 from graphbraid import __version__, native
 from graphbraid.cli.common import DebugOption, JsonOption, facts, guarded, out_console, print_json, say
 from graphbraid.errors import KernelError
-from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.hardware import Hardware, version_of
 
 REQUIRED = ("torch", "numpy", "scipy", "pydantic", "PyYAML", "rich", "typer", "torchmetrics", "xxhash")
 OPTIONAL = {
@@ -62,9 +61,9 @@ def examine() -> dict[str, Any]:
             "executable": sys.executable,
             "system": platform.platform(),
         },
-        "packages": {name: _version(name) for name in REQUIRED},
+        "packages": {name: version_of(name) for name in REQUIRED},
         "optional_packages": {
-            name: {"version": _version(name), "extra": extra or None, "purpose": purpose}
+            name: {"version": version_of(name), "extra": extra or None, "purpose": purpose}
             for name, (extra, purpose) in OPTIONAL.items()
         },
         "kernels": kernel_report,
@@ -73,13 +72,6 @@ def examine() -> dict[str, Any]:
         "hardware": hardware.as_dict() | {"planned_cores": hardware.planned_cores},
         "problems": _problems(kernel_report, runtimes, hardware),
     }
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _kernels() -> dict[str, Any]:

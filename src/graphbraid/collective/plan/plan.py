@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from graphbraid.arguments import as_number
 from graphbraid.collective.plan.simulator import Resource, Routes, ScheduleSetting, braid_routes
 from graphbraid.collective.plan.times import Arrangement, StageTimes, format_seconds
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import SavedRecord, StrictRecord
+from graphbraid.files.schema import SavedRecord, StrictRecord, check_numbers
 from graphbraid.signatures import typed
 
 PlanName = Literal["cpu", "gpu", "braided"]
@@ -74,12 +73,8 @@ class Plan(SavedRecord):
                 f"num_cpu must be in [0, num_batches] and num_batches in [1, {MOST_BATCHES}]; "
                 f"got num_cpu={self.num_cpu}, num_batches={self.num_batches}"
             )
-        for name, least in (("stock", 0), ("cbs", 1), ("gbs", 1), ("most_cbs", 1), ("most_gbs", 1)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise ConfigError(f"{name} must be at least {least}; got {value}")
-        for name in ("predicted_seconds", "bound_seconds"):
-            as_number(getattr(self, name), name, least=0)
+        check_numbers(self, ("stock", "predicted_seconds", "bound_seconds"))
+        check_numbers(self, ("cbs", "gbs", "most_cbs", "most_gbs"), positive=True)
         if self.num_cpu < self.num_batches and self.times.uva is None:
             raise ConfigError(
                 f"{self.num_batches - self.num_cpu} batches are for the device to prepare, but times.uva is "

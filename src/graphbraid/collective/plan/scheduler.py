@@ -12,7 +12,6 @@ Machine and alternatives plan the same run for other hardware, from stage times 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -34,7 +33,7 @@ from graphbraid.collective.plan.simulator import (
 )
 from graphbraid.collective.plan.times import Arrangement, Profile, StageTimes
 from graphbraid.errors import ConfigError, ResourceError
-from graphbraid.files.schema import SavedRecord
+from graphbraid.files.schema import SavedRecord, check_numbers
 from graphbraid.files.writing import format_bytes
 from graphbraid.signatures import typed
 
@@ -424,10 +423,7 @@ class Machine(SavedRecord):
     def __post_init__(self) -> None:
         if self.cores is not None:
             as_count(self.cores, "cores", least=1, most=MOST_THREADS)
-        for name in ("core_speed", "link_speed", "device_speed"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} must be a positive factor; got {value!r}")
+        check_numbers(self, ("core_speed", "link_speed", "device_speed"), positive=True)
 
     @property
     def limits(self) -> Limits:

@@ -28,6 +28,7 @@ import numpy as np
 
 from graphbraid.collective.plan.times import ZERO, StageTimes
 from graphbraid.errors import ConfigError
+from graphbraid.files.schema import check_numbers
 
 CPU, GPU = 0, 1
 """The two routes: 0 prepares on the CPU and copies, 1 prepares on the device (MorphGL, section 4.1)."""
@@ -151,9 +152,7 @@ class ScheduleSetting:
     """Whether each step starts only after the previous one was trained."""
 
     def __post_init__(self) -> None:
-        for name in ("cbs", "gbs", "workers"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name} must be at least 1; got {getattr(self, name)}")
+        check_numbers(self, ("cbs", "gbs", "workers"), positive=True)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

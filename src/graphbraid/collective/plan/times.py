@@ -10,7 +10,7 @@ from statistics import fmean, median, pstdev
 from typing import ClassVar
 
 from graphbraid.errors import ConfigError
-from graphbraid.files.schema import SavedRecord, StrictRecord
+from graphbraid.files.schema import SavedRecord, StrictRecord, check_numbers
 from graphbraid.signatures import typed
 
 
@@ -26,10 +26,7 @@ class Arrangement(StrictRecord):
     """Whether the model uses only those cores on which no worker is busy."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1 or self.threads < 1:
-            raise ConfigError(
-                f"workers and threads must be at least 1; got workers={self.workers}, threads={self.threads}"
-            )
+        check_numbers(self, ("workers", "threads"), positive=True)
 
     @property
     def name(self) -> str:
@@ -58,10 +55,7 @@ class Duration(StrictRecord):
     """Coefficient of variation: standard deviation divided by mean."""
 
     def __post_init__(self) -> None:
-        for name in ("seconds", "cv"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"a duration's {name} must be finite and not negative; got {value!r}")
+        check_numbers(self, ("seconds", "cv"))
 
     @classmethod
     def typical(cls, seconds: Sequence[float]) -> Duration:
@@ -107,8 +101,7 @@ class StageTimes(StrictRecord):
     """Whether ``cpu`` and ``dma`` are with look-ahead, which runs then use as well (see ``lookahead.py``)."""
 
     def __post_init__(self) -> None:
-        if self.workers < 1:
-            raise ConfigError(f"workers must be at least 1; got {self.workers}")
+        check_numbers(self, ("workers",), positive=True)
         if self.gpu is not None and self.uva is None:
             raise ConfigError("gpu was given without uva: T_gpu is the part of T_uva that is not the link's")
         if not self.cpu.seconds + self.dma.seconds + self.model.seconds > 0:
@@ -175,8 +168,7 @@ class Profile(SavedRecord):
         workers = [times.workers for times in self.times]
         if not workers or workers != sorted(set(workers)):
             raise ConfigError(f"times must be given for rising, distinct numbers of workers; got {workers}")
-        if min(self.host_batch_bytes, self.device_batch_bytes, self.lookahead_bytes) < 0:
-            raise ConfigError("host_batch_bytes, device_batch_bytes and lookahead_bytes must not be negative")
+        check_numbers(self, ("host_batch_bytes", "device_batch_bytes", "lookahead_bytes"))
 
 
 def format_seconds(seconds: float) -> str:

@@ -185,7 +185,6 @@ def _bound(ops: Sequence[StageRun], plan: Plan) -> float:
 
 
 def _timeline(title: str, ops: Sequence[StageRun], last: float, bound: float, ticks: str) -> str:
-    """Draw a lane for each worker, link and device that works; below, how many batches are ready."""
     rows = lanes(ops)
     boxes = []
     for row, of_lane in enumerate(rows.values()):

@@ -222,7 +222,6 @@ def arguments_of(kernel: str, given: Sequence[Any]) -> SimpleNamespace:
 
 
 def _spmm(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
-    """Write an aggregation."""
     if not a.loop_scale:  # no self-loops
         a.loop_scale = a.num_loops = None
     loops = "loop_scale:number num_loops:number skip_loops:flag"

@@ -230,7 +230,6 @@ class _Writer:
         )
 
     def _is_risky(self, node: object) -> bool:
-        """Return whether a node acts or may fail by itself."""
         if isinstance(node, syntax.Binary):
             return _FAILS.match(self._binary(node).code) is not None
         return isinstance(node, syntax.Apply) or (isinstance(node, syntax.Call) and self._acts(node))
@@ -349,7 +348,6 @@ class _Writer:
 
 
 def _is_step(assigned: syntax.Assign) -> bool:
-    """Return whether a variable becomes larger or smaller by 1."""
     value = assigned.value
     return assigned.operator in {"+", "-"} and isinstance(value, syntax.Literally) and value.value == 1
 

@@ -119,7 +119,6 @@ class GpuNeeds:
 
 
 def _code(op: MessageOp, first: int, second: int, number: np.float32) -> str:
-    """Return a step as an expression of C++."""
     if op in _MATRICES:
         side, letter = _MATRICES[op]
         return f"edge.{side}(&Messages::{letter}{first + 1 if first else ''})"

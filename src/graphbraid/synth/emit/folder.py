@@ -166,7 +166,6 @@ def files_of(names: Iterable[str]) -> list[Path]:
 
 
 def _place(source: Path) -> str:
-    """Return a source's place in a program's folder: that in its room, as in ``runtime/arrays.cpp``."""
     return next(source.relative_to(room.parent) for room in _ROOMS if room in source.parents).as_posix()
 
 

@@ -172,7 +172,6 @@ class Merging:
 
 
 def _each(values: Sequence[Any], part: Callable[[Any], Any]) -> list[Any]:
-    """Return a part of each rank's value; None stays None."""
     return [None if value is None else part(value) for value in values]
 
 

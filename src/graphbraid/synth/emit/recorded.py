@@ -183,7 +183,6 @@ def record(step: RecordedStep, model: nn.Module) -> Standing:
 
 @contextmanager
 def _statistics_kept(model: nn.Module) -> Iterator[None]:
-    """Restore a model's running statistics afterwards."""
     before = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield

@@ -349,7 +349,6 @@ def _check_count(
 
 
 def _always_gives(body: tuple[syntax.Statement, ...]) -> bool:
-    """Return whether every path through a block ends with a return."""
     last = body[-1] if body else None
     if isinstance(last, syntax.For):
         return is_endless(last) and not leaves_loop(last.body, by_return=False)

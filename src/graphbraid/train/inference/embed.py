@@ -230,7 +230,6 @@ def _num_rows(runner: ModelRunner, batch: MiniBatch) -> int:
 
 
 def _tried(runner: ModelRunner) -> tuple[list[_Call], MiniBatch]:
-    """Return the modules that the model calls on a small batch, as it is written."""
     from graphbraid.loader import LoaderSettings
 
     model = runner.model

@@ -341,7 +341,6 @@ class FitRun:
         )
 
     def _threshold(self) -> float:
-        """Return the threshold of the largest F1 score on the validation split."""
         self._listeners.call(Callback.on_evaluate_start, "val")
         nodes = split_nodes(self._runner.labels, "val")
         return self._score(nodes, "exact", THRESHOLD)["threshold"]

@@ -16,7 +16,6 @@ import stat
 import sys
 import uuid
 from collections.abc import Collection, Mapping
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,7 @@ from graphbraid.files.checksums import FIELD, sealed, unsealed
 from graphbraid.files.opening import kind_of, open_descriptor, read_text
 from graphbraid.files.writing import atomic_write, remove_stale, resource_error
 from graphbraid.loader.batch_loader import PLANS
-from graphbraid.machine.hardware import Hardware
+from graphbraid.machine.hardware import Hardware, version_of
 from graphbraid.machine.launcher import restartable_job
 from graphbraid.train.run_folder import loggers
 
@@ -48,18 +47,11 @@ def environment() -> dict[str, Any]:
     return {
         "graphbraid": graphbraid.__version__,
         "python": sys.version.split()[0],
-        "packages": {name: found for name in _PACKAGES if (found := _version(name))},
+        "packages": {name: found for name in _PACKAGES if (found := version_of(name))},
         "kernels": {"variant": selection.variant, "reason": selection.reason, "rejected": selection.rejected},
         "machine": Hardware.detect().as_dict(),
         "torch_threads": torch.get_num_threads(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 LOWERING = "lowering.json"

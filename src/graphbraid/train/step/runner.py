@@ -441,7 +441,6 @@ class ModelRunner:
         return "" if self.batches is None else self.batches.reason
 
     def _of_batch(self, batch: MiniBatch, what: str) -> Any:
-        """Return the value of a model's argument for a mini-batch."""
         if what == X:
             return self._in_float32(self.features_of(batch))
         if what == CSC:

@@ -150,7 +150,6 @@ class EncoderRunner(NodeEncoderRunner):
         return super()._of_batch(batch, what)
 
     def _relations_at(self, positions: Tensor | None) -> Tensor:
-        """Return the relations of the edges at ``positions`` on the encoder's device."""
         assert positions is not None, "edge ids are kept where relations are taken"
         assert self._relation is not None
         return self._relation[positions.cpu()].to(self.device)
@@ -222,7 +221,6 @@ def sampled_by_type(
 
 
 def _split(kind: Tensor, num_kinds: int) -> list[Tensor]:
-    """Return where each kind stands in ``kind``, rising."""
     order, counts = kind.argsort(stable=True), torch.bincount(kind, minlength=num_kinds)
     return list(torch.split(order, counts.tolist()))
 
