@@ -72,12 +72,7 @@ class RunFiles:
 
     @classmethod
     def read(cls, path: Path) -> RunFiles:
-        """Read a folder.
-
-        Raises:
-            ConfigError: it holds no run.
-            DataError: a file is damaged.
-        """
+        """Read a folder; raises ConfigError or DataError."""
         config = read_config(path)
         info = config.get("info") or {}
         return cls(
@@ -96,11 +91,7 @@ class RunFiles:
 
 
 def rows_of(file: Path) -> list[dict[str, float]]:
-    """Read ``metrics.csv``; the last line of a run that goes on may be in part.
-
-    Raises:
-        DataError: it is no table of numbers.
-    """
+    """Read ``metrics.csv``; the last line of a run that goes on may be in part; raises DataError."""
     try:
         rows = csv.DictReader(io.StringIO(read_text(file)))
         found = [{k: number(v) for k, v in row.items() if k and v} for row in rows]

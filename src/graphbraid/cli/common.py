@@ -155,11 +155,7 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print the command's result as JSON.
-
-    Raises:
-        NoOutputError: standard output is closed, or its disk is full.
-    """
+    """Print the command's result as JSON; NoOutputError if standard output is closed, or its disk is full."""
     try:
         sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
         sys.stdout.flush()

@@ -47,15 +47,11 @@ def rank() -> int:
 
 
 def must_start(ranks: int | None, comm: str | None = None) -> bool:
-    """Return whether this process has to start the ranks that ``--ranks`` asks for.
+    """Return whether this process has to start the ranks that ``--ranks`` asks for; raises ConfigError.
 
     Args:
         ranks: number of ranks, if it is given.
         comm: how ranks talk, if it is given.
-
-    Raises:
-        ConfigError: the number is out of range, another launcher has started ranks already, or they are to
-            talk by MPI, in which each process that is started here would be alone.
     """
     if ranks is None or _STARTED in os.environ:
         return False

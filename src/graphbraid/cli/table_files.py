@@ -27,11 +27,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def read_ids(path: Path) -> list[Any]:
-    """Return the ids in a ``.npy`` file, or the lines of a text file.
-
-    Raises:
-        DataError: the file cannot be read, or does not hold ids.
-    """
+    """Return the ids in a ``.npy`` file, or the lines of a text file; raises DataError."""
     if path.suffix != ".npy":
         return [line.strip() for line in _lines(path, "node ids")]
     from graphbraid.datasets.npy import read_npy
@@ -43,12 +39,9 @@ def read_ids(path: Path) -> list[Any]:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[list[Any]]:
-    """Read a file with these columns: a ``.npy`` of two dimensions, or text.
+    """Read a file with these columns: a ``.npy`` of two dimensions, or text; raises DataError.
 
     The values of a line of text are separated by commas, else by tabs, else by spaces.
-
-    Raises:
-        DataError: the file cannot be read, is empty, or an entry has more or fewer values.
     """
     is_array = path.suffix == ".npy"
     rows = _array_rows(path) if is_array else [_values(line) for line in _lines(path, "pairs")]
@@ -102,11 +95,7 @@ def nodes_named(wanted: Sequence[Any], path: Path, ids: NodeIds | None) -> Tenso
 
 
 def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
-    """Return the content of a file as whole numbers.
-
-    Raises:
-        DataError: an entry is not a whole number, or is beyond int64.
-    """
+    """Return the content of a file as whole numbers; raises DataError."""
     numbers = []
     for position, value in enumerate(wanted):
         try:
@@ -126,9 +115,7 @@ def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
 def writer_of(out: Path) -> Callable[[Path, Table], None]:
     """Return the function that writes a table, by the end of the file's name.
 
-    Raises:
-        ConfigError: no table is written by that name.
-        MissingPackageError: the name is of Parquet, and pyarrow is not installed.
+    Raises ConfigError or MissingPackageError.
     """
     writers = {".csv": _write_csv, ".npz": _write_npz, ".parquet": write_parquet}
     if out.suffix not in writers:
@@ -139,16 +126,12 @@ def writer_of(out: Path) -> Callable[[Path, Table], None]:
 
 
 def require_place(out: Path, read: Mapping[str, Path | None], option: str = "--out") -> None:
-    """Check that a table may be written, before its values are computed.
+    """Check that a table may be written, before its values are computed; raises ConfigError or ResourceError.
 
     Args:
         out: file of the table; it may exist.
         read: files that the command reads, by the options that name them.
         option: the option that names ``out``.
-
-    Raises:
-        ConfigError: ``out`` is one of them.
-        ResourceError: nothing can be written there.
     """
     from graphbraid.files.writing import require_place_for_file
 

@@ -122,9 +122,7 @@ def with_plan_of_device(
 ) -> TrainConfig:
     """Return the options, with a plan if rows stay on a device, since its copies leave them out.
 
-    Raises:
-        ConfigError: rows should stay on a device but there is none, an accelerator has no plan, or several
-            ranks have a plan and no device.
+    Raises ConfigError.
     """
     has_device = passed.accelerator is not None or device.type != "cpu"
     if config.hot and not has_device:

@@ -176,15 +176,12 @@ _OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
 
 
 def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
-    """Return the operations of a lowered step and, for several ranks, its transfers.
+    """Return the operations of a lowered step and, for several ranks, its transfers; raises NotLoweredError.
 
     Args:
         lowered: the program of one rank over a graph.
         floor: the floor of its step, with measured times if there are any.
         wire_bytes: bytes of a number on the wire.
-
-    Raises:
-        NotLoweredError: an operation cannot be divided among ranks; the message names it.
     """
     program, num_nodes = lowered.program, lowered.graph.num_nodes
     of_rank, with_halo = divided_program(program)
@@ -263,7 +260,7 @@ def forecast_full(
     spare_bytes: int,
     wire_bytes: int = 4,
 ) -> RanksForecast:
-    """Predict epochs from steps measured on one rank.
+    """Predict epochs from steps measured on one rank; raises NotLoweredError or ResourceError.
 
     Args:
         graph: the graph.
@@ -273,10 +270,6 @@ def forecast_full(
         cluster: the ranks and their network.
         spare_bytes: memory of a rank for values that are computed once.
         wire_bytes: bytes of a number on the wire.
-
-    Raises:
-        NotLoweredError: an operation cannot be divided among ranks; the message names it.
-        ResourceError: there is too little memory to measure a step.
     """
     measured, degrees = measured_shares(graph, counts), degrees_of(graph)
     steps = [

@@ -55,7 +55,7 @@ def require_sampled(
     *,
     free_bytes: int,
 ) -> None:
-    """Check that mini-batches can be trained on in the free memory.
+    """Check that mini-batches can be trained on in the free memory; ResourceError if it does not fit.
 
     The memory that a run adds is counted as by :func:`graphbraid.estimate`.
 
@@ -65,9 +65,6 @@ def require_sampled(
         config: options of the run; its tiers exist already.
         why: reason of mode ``auto`` to sample; empty if the mode was given.
         free_bytes: memory that the run may take.
-
-    Raises:
-        ResourceError: it does not fit; the message lists the parts with their bytes and the options to lower.
     """
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
@@ -80,11 +77,7 @@ def require_sampled(
 
 
 def require_profile(model: nn.Module, graph: Graph, config: TrainConfig) -> None:
-    """Check that a run's stages can be measured in the free memory.
-
-    Raises:
-        ResourceError: they cannot; the message lists the parts with their bytes and the options to lower.
-    """
+    """Check that a run's stages can be measured in the free memory; ResourceError if they cannot."""
     free = device_named(config.device).free_bytes()
     if free is None:
         return

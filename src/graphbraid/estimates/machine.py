@@ -399,7 +399,7 @@ class RankMemory(NamedTuple):
 
 
 def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -> RankMemory:
-    """Return a rank's parts of the free memory; all ranks of the job call it together.
+    """Return a rank's parts of the free memory; all ranks of the job call it together; raises RankError.
 
     Ranks of a machine divide its memory, or that of the cgroup whose limit they share. Ranks whose devices
     have the same name divide the device's. They divide the least free memory that any of them has found.
@@ -408,9 +408,6 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
         comm: the ranks.
         device: this rank's device. If None, its mini-batches stay on the host.
         name: name of the device's memory, from :func:`memory_name`. If empty, no other rank uses it.
-
-    Raises:
-        RankError: a rank was lost.
     """
     here, own = f"{machine_name()} {memory_group()}".strip(), own_anonymous_bytes()
     free_there = None if device is None else device.free_bytes

@@ -224,11 +224,7 @@ class Estimate:
     """Score by which a run fills tiers, with the reason; empty without tiers."""
 
     def of(self, mode: str) -> ModeEstimate:
-        """Return the estimate of one mode, ``sampled`` or ``full``.
-
-        Raises:
-            KeyError: there is no such mode.
-        """
+        """Return the estimate of one mode, ``sampled`` or ``full``; KeyError if there is no such mode."""
         for found in self.modes:
             if found.mode == mode:
                 return found

@@ -100,11 +100,7 @@ def seal_zip(path: Path) -> None:
 
 
 def check_zip(path: Path) -> bool:
-    """Check a zip file's checksum and return whether it carries one.
-
-    Raises:
-        DataError: the checksum does not match the file; names it.
-    """
+    """Check a zip file's checksum and return whether it carries one; raises DataError."""
     size = path.stat().st_size
     if size < _COMMENT_BYTES:
         return False

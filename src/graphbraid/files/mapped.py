@@ -140,11 +140,7 @@ class Sent:
     dtype: torch.dtype
 
     def received(self) -> Tensor:
-        """Map it; changes to it stay in this process.
-
-        Raises:
-            DataError: the file is not there any more, or another has its name.
-        """
+        """Map it; changes to it stay in this process; raises DataError."""
         try:
             is_same = file_id_of(self.path) == self.file_id
         except OSError as error:

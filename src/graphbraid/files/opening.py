@@ -33,12 +33,7 @@ def kind_of(mode: int) -> str:
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a regular file for reading.
-
-    Raises:
-        OSError: It cannot be opened, or is a folder, a named pipe (whose opening would wait for a writer), a
-            socket or a device.
-    """
+    """Open a regular file for reading; raises OSError."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -71,22 +66,13 @@ def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Read a regular file of UTF-8 text.
-
-    Raises:
-        OSError: As :func:`open_file`.
-        UnicodeDecodeError: It is not UTF-8.
-    """
+    """Read a regular file of UTF-8 text; raises OSError or UnicodeDecodeError."""
     with io.TextIOWrapper(open_file(Path(path)), encoding="utf-8") as text:
         return text.read()
 
 
 def expanded(path: str, name: str = "path") -> Path:
-    """Return a path with its leading ``~`` or ``~user`` replaced by that home folder.
-
-    Raises:
-        ConfigError: there is no such user.
-    """
+    """Return a path with its leading ``~`` or ``~user`` replaced by that home folder; raises ConfigError."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

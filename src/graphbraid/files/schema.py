@@ -27,15 +27,12 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception] = DataError) -> T:
-    """Return ``values`` validated as a ``kind``.
+    """Return ``values`` validated as a ``kind``; raises DataError.
 
     Args:
         kind: type to validate against.
         values: the content of the file.
         refuse: makes the error from a text such as ``arrays.x.bytes: Input should be ...; got 'many'``.
-
-    Raises:
-        DataError: ``values`` are not valid (or the error that ``refuse`` makes).
     """
     try:
         return kind.validate_python(values)
@@ -92,11 +89,7 @@ class SavedRecord(StrictRecord):
     """Name of the kind of record, such as ``"plan"``: the file's field ``graphbraid``."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record to a JSON file; an existing file is replaced.
-
-        Raises:
-            ResourceError: the file cannot be written.
-        """
+        """Write the record to a JSON file; an existing file is replaced; raises ResourceError."""
         values = dataclasses.asdict(cast("DataclassInstance", self))
         text = json.dumps(sealed({"graphbraid": self.KIND, **values}), indent=1)
         with atomic_write(path) as aside:

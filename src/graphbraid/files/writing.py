@@ -82,15 +82,11 @@ _STALE_AFTER_SECONDS = 60.0  # the writer of a younger temporary may not have lo
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file atomically: create a temporary, let the body fill it, rename it.
+    """Write a file atomically: create a temporary, let the body fill it, rename it; raises ResourceError.
 
     The body gets the path of the temporary, which lies in the same folder (created if missing). When the body
     ends, the temporary is flushed to disk and renamed to ``path``; it replaces an earlier file and takes its
     mode. If the body raises, the temporary is removed and ``path`` stays as it was.
-
-    Raises:
-        ResourceError: The folder cannot be written, ``path`` is a folder, a symbolic link, a device or a
-            pipe, or the disk is full.
     """
     target = Path(path)
     mode = _mode_of_file(target)

@@ -42,11 +42,7 @@ class Tree:
 
 
 def read_yaml(path: Path) -> dict[str, Entry]:
-    """Read the entries of a YAML file whose top level is a mapping.
-
-    Raises:
-        ConfigError: the file cannot be read, is not valid YAML, is not a mapping, or repeats a key.
-    """
+    """Read the entries of a YAML file whose top level is a mapping; raises ConfigError."""
     tree = read_tree(path)
     if tree.value is None:
         return {}
@@ -57,11 +53,7 @@ def read_yaml(path: Path) -> dict[str, Entry]:
 
 
 def read_tree(path: Path) -> Tree:
-    """Read a YAML file with the lines of all its entries, however deep.
-
-    Raises:
-        ConfigError: the file cannot be read, is not valid YAML, or repeats a key.
-    """
+    """Read a YAML file with the lines of all its entries, however deep; raises ConfigError."""
     text = _text_of(path)
     with _clear_errors(str(path)):
         loader = _Loader(text)
@@ -94,11 +86,7 @@ def _text_of(path: Path) -> str:
 
 
 def read_value(text: str, where: str) -> Any:
-    """Parse one value written in YAML, as in ``--set OPTION=VALUE``.
-
-    Raises:
-        ConfigError: it is not valid YAML.
-    """
+    """Parse one value written in YAML, as in ``--set OPTION=VALUE``; ConfigError if it is not valid YAML."""
     with _clear_errors(where):
         return yaml.load(text, _Loader)
 

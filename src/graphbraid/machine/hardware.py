@@ -347,11 +347,7 @@ class Rates:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Rates:
-        """Make rates from their values by name.
-
-        Raises:
-            TypeError, ValueError: a value is missing or unknown, or no positive number.
-        """
+        """Make rates from their values by name; raises TypeError or ValueError."""
         values = {str(name): float(rate) for name, rate in content.items()}
         if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
             raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}, not a positive number")

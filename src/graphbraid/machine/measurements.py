@@ -119,12 +119,7 @@ class Kept(Generic[T]):
             yield found
 
     def write(self, file: Path, found: T) -> None:
-        """Write a measurement, replacing an earlier one.
-
-        Raises:
-            OSError: the folder cannot be made or written.
-            ResourceError: the file cannot be written.
-        """
+        """Write a measurement, replacing an earlier one; raises OSError or ResourceError."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as aside:
             aside.write_text(json.dumps(sealed(self._to_json(found)), indent=1), encoding="utf-8")

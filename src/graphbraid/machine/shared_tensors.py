@@ -20,14 +20,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def handle_of(tensor: Tensor) -> bytes:
-    """Return a handle by which another process of this machine opens a tensor's memory.
+    """Return a handle by which another process of this machine opens a tensor's memory; raises RuntimeError.
 
     On a CUDA device it is one of CUDA's inter-process memory handles; a tensor of the host moves to shared
     memory, which is opened by name, also by a process that was started apart from this one. The tensor must
     live as long as another process reads it.
-
-    Raises:
-        RuntimeError: the memory cannot be shared.
     """
     reductions.init_reductions()  # type: ignore[no-untyped-call]
     before = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]
@@ -65,15 +62,12 @@ def _patiently(call: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def check_reads(device: torch.device, other: torch.device, instead: str) -> None:
-    """Check that a device reads another's memory, and enable it.
+    """Check that a device reads another's memory, and enable it; ConfigError if it cannot.
 
     Args:
         device: the one that reads.
         other: the one whose memory it is.
         instead: advice if it cannot, for the message.
-
-    Raises:
-        ConfigError: it cannot.
     """
     if device == other or device.type == other.type == "cpu":
         return

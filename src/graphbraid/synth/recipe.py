@@ -151,9 +151,7 @@ class Recipe:
     def __post_init__(self) -> None:
         """Check the loss, ``evaluate_every``, and that all names can stand in source code.
 
-        Raises:
-            ConfigError: a name has other characters than letters, digits and ``_``; the loss is unknown; or
-                ``evaluate_every`` is not a positive integer.
+        Raises ConfigError.
         """
         check_choice(self.loss, "loss", LOSSES)
         as_count(self.evaluate_every, "evaluate_every", least=1)
@@ -277,11 +275,7 @@ class Recorder:
             raise ProgramError(place, "loss before the first forward pass", "call it after that pass")
 
     def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
-        """Return the model and the recipe that the calls describe.
-
-        Raises:
-            ProgramError: the program trains nothing, or stops in the middle of an epoch.
-        """
+        """Return the model and the recipe that the calls describe; raises ProgramError."""
         if self._forward:
             raise ProgramError(self._last, "the program ends in the middle of an epoch", "call the optimizer")
         if self._epoch is None or self._optimizer is None:

@@ -241,11 +241,7 @@ def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
 
 
 def checked_setting(kind: str, name: str, value: Number) -> Number:
-    """Return the value of a setting in its type.
-
-    Raises:
-        ProgramError: the value is of another type, or is not finite.
-    """
+    """Return the value of a setting in its type; raises ProgramError."""
     types: dict[str, Any] = {"bool": bool, "int": int, "float": int | float}
     is_right = isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool")
     if not is_right or (kind == "int" and abs(value) > MOST):

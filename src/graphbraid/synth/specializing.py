@@ -36,15 +36,12 @@ _COUNTED_ROUNDS = 1000
 def specialize(
     function: syntax.Function, layers: Sequence[int], settings: Mapping[str, Number]
 ) -> tuple[ModelRecipe, Recipe]:
-    """Return the model and the recipe of a checked program.
+    """Return the model and the recipe of a checked program; raises ProgramError.
 
     Args:
         function: the program.
         layers: entries of its container: columns of the features, of each hidden layer and of the output.
         settings: values of its ``int``, ``float`` and ``bool`` parameters, and of ``totalEpoch``.
-
-    Raises:
-        ProgramError: the program asks for something impossible, or does not end.
     """
     values = _given(function, layers, settings)
     own = {layer.name: aggregation_of(layer) for layer in function.layers}

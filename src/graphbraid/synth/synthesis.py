@@ -67,11 +67,7 @@ class OwnConv(nn.Module):
         return self.form.reads_weights
 
     def forward(self, x: Tensor, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Run the layer, with its messages as PyTorch's functions.
-
-        Raises:
-            ConfigError: the message reads weights, and the edges have none.
-        """
+        """Run the layer, with its messages as PyTorch's functions; raises ConfigError."""
         csc = as_csc(edge_index, x.shape[0], edge_weight)
         if self.takes_weights and csc.weight is None:
             raise ConfigError(f"{self.form.name} reads the weights of edges; the edges have none")
@@ -382,14 +378,11 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
 
 def check_width(width: int, targets: Tensor) -> None:
-    """Check that outputs can be compared with the targets.
+    """Check that outputs can be compared with the targets; raises DataError.
 
     Args:
         width: columns of the outputs.
         targets: as :func:`targets_of` returns them.
-
-    Raises:
-        DataError: the targets have another number of columns, or more classes than ``width``.
     """
     if targets.ndim == 2:
         wrong = f"{targets.shape[1]} targets a node" if targets.shape[1] != width else ""
@@ -401,13 +394,10 @@ def check_width(width: int, targets: Tensor) -> None:
 
 
 def targets_of(graph: Graph, recipe: Recipe) -> Tensor:
-    """Return the labels that a recipe's loss compares with the outputs.
+    """Return the labels that a recipe's loss compares with the outputs; raises DataError.
 
     Returns:
         ``(num_nodes,)`` int64 classes; ``(num_nodes, columns)`` float32 for other losses than cross entropy.
-
-    Raises:
-        DataError: the graph's labels are of another kind.
     """
     y = graph.y
     assert y is not None

@@ -358,9 +358,7 @@ _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
     """Make the optimizer that ``config`` describes, over the model's parameters that require gradients.
 
-    Raises:
-        ConfigError: the name is unknown, the function does not return an optimizer, or an optimizer that was
-            given does not hold the model's parameters.
+    Raises ConfigError.
     """
     params = [p for p in model.parameters() if p.requires_grad]
     if not params:

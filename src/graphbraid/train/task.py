@@ -151,11 +151,7 @@ def self_adversarial(scores: Tensor, temperature: float) -> Tensor:
 
 
 def task_of(labels: Graph | NodeSet) -> Task:
-    """Return the task that the labels of a graph, or of a node type, describe.
-
-    Raises:
-        DataError: there are no labels or only one class, or -1 and -100 stand beside labels of a node.
-    """
+    """Return the task that the labels of a graph, or of a node type, describe; raises DataError."""
     if labels.y is None:
         where = "graph.y is None" if isinstance(labels, Graph) else "the node type has none"
         raise DataError(
@@ -181,13 +177,10 @@ def task_of(labels: Graph | NodeSet) -> Task:
 
 
 def labelled(of: Graph | NodeSet | EdgeSet, nodes: Tensor) -> Tensor:
-    """Return those of ``nodes`` that have a label, in the same order.
+    """Return those of ``nodes`` that have a label, in the same order; raises DataError.
 
     The classes -1 and -100 are no label, nor are multi-label rows of -1 or -100 throughout, nor float labels
     of NaN throughout.
-
-    Raises:
-        DataError: a class is negative, or a target is infinite; the message names the first such node.
     """
     assert of.y is not None
     labels = of.y.index_select(0, nodes)
@@ -251,11 +244,7 @@ def graph_to_learn(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
 
 
 def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
-    """Return the labelled nodes of a split.
-
-    Raises:
-        DataError: the split does not exist or is empty, or none of its nodes is labelled.
-    """
+    """Return the labelled nodes of a split; raises DataError."""
     nodes = labels.split(split)
     kept = labelled(labels, nodes)
     if kept.numel() == 0:
@@ -307,12 +296,7 @@ LOSSES = (
 
 
 def with_own_loss(task: Task, loss: Callable[[Tensor, Tensor], Tensor] | str | None) -> Task:
-    """Return the task with the function ``loss`` in place of its own loss.
-
-    Raises:
-        ConfigError: ``loss`` has parameters, or is a name that is none of ``LOSSES``; a saved run keeps the
-            function of the caller by its name.
-    """
+    """Return the task with the function ``loss`` in place of its own loss; raises ConfigError."""
     if loss is None:
         return task
     if isinstance(loss, str):
@@ -335,9 +319,7 @@ _TRIED_ROWS = 8
 def check_own_loss(task: Task, labels: Tensor, *, num_ranks: int) -> None:
     """Try a task's own loss on random outputs beside the first ``labels``, rows of the training nodes.
 
-    Raises:
-        ConfigError: it fails, returns no mean or losses of rows, or gives no gradients of the outputs. With
-            several ranks: it is no mean over rows, so that the ranks' shares do not add up to it.
+    Raises ConfigError.
     """
     labels = labels[:_TRIED_ROWS]
     if task.misses_cells:

@@ -349,10 +349,7 @@ def make_order(
 ) -> Tensor:
     """Compute the order of the nodes that a name stands for.
 
-    Raises:
-        ConfigError: There is no order of that name, or it needs a sampler.
-        DataError: The graph lacks what a score needs, such as training nodes.
-        ResourceError: Computing it takes more than the free memory.
+    Raises ConfigError, DataError or ResourceError.
     """
     import torch
 

@@ -118,9 +118,7 @@ def partition(
 def _found(out: Path, graph: Graph, noted: dict[str, Any]) -> PartitionReport | None:
     """Return the report of the same partition, if the folder holds it; None where there is no folder.
 
-    Raises:
-        ConfigError: It holds another partition of this graph.
-        DataError: It holds one of another graph, or is damaged.
+    Raises ConfigError or DataError.
     """
     from graphbraid.distributed import SavedPartition, is_partition
     from graphbraid.errors import ConfigError

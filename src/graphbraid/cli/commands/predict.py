@@ -333,12 +333,7 @@ class Wanted(NamedTuple):
 
 
 def predicted_links(trained: TrainedRun, wanted: Wanted) -> tuple[Table, dict[str, Any]]:
-    """Return the columns to write, and a summary.
-
-    Raises:
-        ConfigError: a split does not exist, or options do not go together.
-        DataError: the file of pairs lacks a column, or names an unknown node or relation; says where.
-    """
+    """Return the columns to write, and a summary; raises ConfigError or DataError."""
     if wanted.pairs is not None and wanted.split is not None:
         raise ConfigError("--pairs and --split both choose the links; give one of them")
     if wanted.known and wanted.top is None:

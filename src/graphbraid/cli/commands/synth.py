@@ -132,11 +132,7 @@ def synth(
 
 
 def _opened(data: Path) -> Graph:
-    """Open the store.
-
-    Raises:
-        DataError: there is none, or it is damaged.
-    """
+    """Open the store; DataError if there is none, or it is damaged."""
     from graphbraid import datasets
 
     if data.is_file() or (str(data) in datasets.EMBEDDED and not data.exists()):
@@ -165,12 +161,7 @@ def _check_options(target: str, ranks: int | None, partition: Path | None, input
 
 
 def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
-    """Return the partition of a folder, or a new one.
-
-    Raises:
-        ConfigError: the folder's has another number of parts than there are to be ranks.
-        DataError: the folder holds none of this graph.
-    """
+    """Return the partition of a folder, or a new one; raises ConfigError or DataError."""
     from graphbraid import distributed
     from graphbraid.arguments import as_count
     from graphbraid.distributed.partitioning.records import MOST_PARTS
@@ -185,11 +176,7 @@ def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
 
 
 def _function(program: Path | None, model: str | None) -> Function:
-    """Return the program of a file, or the usual one of a model.
-
-    Raises:
-        ConfigError: not exactly one of them is named, or there is no such model.
-    """
+    """Return the program of a file, or the usual one of a model; raises ConfigError."""
     from graphbraid import synth as room
 
     if program is not None and model is not None:
@@ -221,11 +208,7 @@ def _widths(layers: str | None, graph: Graph) -> tuple[int, ...]:
 
 
 def _called(command: list[str]) -> None:
-    """Run a command whose output goes to standard error.
-
-    Raises:
-        ResourceError: it is not there, or it fails.
-    """
+    """Run a command whose output goes to standard error; ResourceError if it is not there, or it fails."""
     try:
         done = subprocess.run(command, stdout=2, check=False)
     except OSError as error:

@@ -68,12 +68,7 @@ _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
 def load_graph(settings: RunSettings) -> Graph:
-    """Load the graph that the options name and prepare it as they say.
-
-    Raises:
-        ConfigError: the kind of source does not take an option.
-        DataError: no dataset or file has that name, or it is broken.
-    """
+    """Load the graph that the options name and prepare it as they say; raises ConfigError or DataError."""
     options = settings.data_options | ({"verify": True} if settings.verify else {})
     changes: dict[str, Any] = {
         "symmetrize": settings.symmetrize,
@@ -141,21 +136,13 @@ def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings
 
 
 def check_values_of(graph: Graph, settings: RunSettings) -> None:
-    """Check every value of a graph, unless ``check_data`` is off.
-
-    Raises:
-        DataError: a value is wrong; says which.
-    """
+    """Check every value of a graph, unless ``check_data`` is off; DataError if a value is wrong."""
     if settings.check_data and graph.is_whole:  # parts were checked when they were made
         _naming(settings.data, graph.validate)
 
 
 def check_predictable(graph: Graph, settings: RunSettings) -> None:
-    """Check edges and features, which predicting reads, unless ``check_data`` is off.
-
-    Raises:
-        DataError: there are no features, or a value is wrong.
-    """
+    """Check edges and features, which predicting reads, unless ``check_data`` is off; raises DataError."""
     if not graph.is_typed and graph.x is None:
         raise DataError(f"{settings.data} has no features, and the model needs some")
     if settings.check_data and graph.is_whole:
@@ -195,10 +182,7 @@ def _naming(data: str, check: Callable[[], Graph | None]) -> None:
 def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
     """Make a model for the labels of a graph, with new weights drawn from the run's seed.
 
-    Raises:
-        ConfigError: no model has that name, it is for graphs of the other kind, with types or without, or it
-            does not take an option or its value.
-        ResourceError: its weights, gradients and optimizer state need more than the free memory.
+    Raises ConfigError or ResourceError.
     """
     name, data = run.settings.model, run.settings.data
     if graph.is_typed != (name in TYPED_MODELS):
@@ -298,9 +282,7 @@ ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
     """Make an encoder, with a learned row for each node where there are no features, and a predictor.
 
-    Raises:
-        ConfigError: there is no such encoder or predictor, or it does not go with the graph or an option.
-        ResourceError: weights, gradients and optimizer state need more than the free memory.
+    Raises ConfigError or ResourceError.
     """
     settings, learned = run.settings, relation_learned(graph, run.train)
 
@@ -462,10 +444,7 @@ class Learning:
 def learning(run: ResolvedRun) -> Learning:
     """Load the graph of a run on nodes or links, check it and make the model.
 
-    Raises:
-        ConfigError: the model or an option does not fit.
-        DataError: the data is not there, is broken, or lacks what training needs.
-        ResourceError: the model's weights with what training adds need more than the free memory.
+    Raises ConfigError, DataError or ResourceError.
     """
     if run.train.task == "link":
         graph = load_graph(run.settings)

@@ -42,9 +42,7 @@ _OUTPUTS = TypeAdapter(Outputs)
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract]:
     """Read a saved run's options, the meaning of its outputs, and its requirements on a graph.
 
-    Raises:
-        ConfigError: the folder does not hold a run made by the command line.
-        DataError: its ``config.json`` is broken, or has changed since it was written.
+    Raises ConfigError or DataError.
     """
     content, path = read_config(run_dir), run_dir / CONFIG
     if unknown := set(content) - {"train", "info", "contract"}:
@@ -73,9 +71,7 @@ _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "h
 def resolve_given(given: GivenOptions) -> ResolvedRun:
     """Combine the options of a command line with those of the file, and of the saved run, that it names.
 
-    Raises:
-        ConfigError: an option is unknown or its value is invalid; says where it was given.
-        DataError: the saved run is broken.
+    Raises ConfigError or DataError.
     """
     values = dict(given.values) | parse_assignments(given.assignments)
     file = read_yaml(given.config) if given.config else {}
@@ -118,7 +114,7 @@ def trained(
     draws_split: bool,
     labels: bool = False,
 ) -> TrainedRun:
-    """Load the run in a folder.
+    """Load the run in a folder; raises ConfigError or DataError.
 
     Args:
         run_dir: folder that ``graphbraid train`` left.
@@ -128,10 +124,6 @@ def trained(
         verify: whether to compare all of a store with its checksums.
         draws_split: whether a random split of the nodes is needed; other data may have no labels to draw one.
         labels: whether the graph keeps its labels, which are checked like those to train on.
-
-    Raises:
-        ConfigError: the folder holds no run, or the checkpoint is of another model.
-        DataError: the data or the checkpoint is not there or is damaged.
     """
     from graphbraid.train import Trainer
 
@@ -195,12 +187,9 @@ def _checkpoint_path(run_dir: Path, checkpoint: str) -> Path:
 
 @contextlib.contextmanager
 def in_own_folder(run: ResolvedRun, runs: Path) -> Iterator[tuple[ResolvedRun, Path]]:
-    """Yield the run and its ``out_dir``, removed if left empty.
+    """Yield the run and its ``out_dir``, removed if left empty; ResourceError if no folder can be made there.
 
     If it has none, it is a new one in ``runs``, or the one that this job had before it was started again.
-
-    Raises:
-        ResourceError: no folder can be made there.
     """
     if run.train.out_dir is not None:
         yield run, run.train.out_dir

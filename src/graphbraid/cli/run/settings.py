@@ -240,16 +240,13 @@ def resolve(
     *,
     saved_in: Path | None = None,
 ) -> ResolvedRun:
-    """Combine the options of a run from all sources and check them.
+    """Combine the options of a run from all sources and check them; raises ConfigError.
 
     Args:
         command_line: options given on the command line; None means not given.
         file: entries of ``run.yaml``.
         saved: options that an earlier run saved in its folder.
         saved_in: folder of ``saved``, for messages.
-
-    Raises:
-        ConfigError: an option is unknown or its value is invalid; says where it was given.
     """
     known = option_names()
     values: dict[str, Any] = {}
@@ -287,11 +284,7 @@ def resolve(
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML.
-
-    Raises:
-        ConfigError: an assignment has no ``=``, or its value is not valid YAML.
-    """
+    """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML; raises ConfigError."""
     values = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

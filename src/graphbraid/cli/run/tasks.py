@@ -35,9 +35,7 @@ _NEEDS = "give the relation a label: column in the description of the tables, or
 def learning_edges(run: ResolvedRun) -> Learning:
     """Load and check the graph whose edges have labels, and make the model.
 
-    Raises:
-        ConfigError: the model or an option does not fit.
-        DataError: the data is not there, is broken, or has no edges with labels.
+    Raises ConfigError or DataError.
     """
     graph, relation = edges_to_learn(run)
     labels = graph.edges_of(relation)
@@ -87,9 +85,7 @@ def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, Edg
 def build_edge_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> EdgeModel:
     """Make an encoder and a decoder of the rows of both ends and of the edges' features.
 
-    Raises:
-        ConfigError: there is no such encoder or decoder, or it does not go with the graph or an option.
-        ResourceError: weights, gradients and optimizer state need more than the free memory.
+    Raises ConfigError or ResourceError.
     """
     settings = run.settings
     if settings.reciprocal or settings.predictor not in (None, "mlp", "dot"):
@@ -114,12 +110,7 @@ def build_edge_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> EdgeMo
 
 
 def learning_graphs(run: ResolvedRun) -> Learning:
-    """Load and check many small graphs, and make the model.
-
-    Raises:
-        ConfigError: the model or an option does not fit.
-        DataError: the data is not there, is broken, or does not stand for many graphs with labels.
-    """
+    """Load and check many small graphs, and make the model; raises ConfigError or DataError."""
     graph = load_graph(run.settings)
     check_values_of(graph, run.settings)
     refuse_learned(graph)
@@ -142,10 +133,7 @@ def learning_graphs(run: ResolvedRun) -> Learning:
 def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> PooledModel:
     """Make an encoder of nodes, a readout of each graph's rows, and a linear map of that.
 
-    Raises:
-        ConfigError: there is no such encoder or readout, or an option does not go with graphs.
-        DataError: nodes have no features.
-        ResourceError: weights, gradients and optimizer state need more than the free memory.
+    Raises ConfigError, DataError or ResourceError.
     """
     settings, name = run.settings, run.settings.model
     for option, value in (("embedding_dim", settings.embedding_dim), ("predictor", settings.predictor)):
@@ -166,13 +154,7 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
 
 
 def learning_of(run: ResolvedRun) -> Learning:
-    """Load the data of a run, check it and make the model.
-
-    Raises:
-        ConfigError: the model or an option does not fit.
-        DataError: the data is not there, is broken, or lacks what training needs.
-        ResourceError: the model's weights with what training adds need more than the free memory.
-    """
+    """Load the data of a run, check it and make the model; raises ConfigError, DataError or ResourceError."""
     if run.train.task in ("edge", "graph"):
         return learning_edges(run) if run.train.task == "edge" else learning_graphs(run)
     return learning(run)

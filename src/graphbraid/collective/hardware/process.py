@@ -75,11 +75,7 @@ class ProcessBatching:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """Prepare the mini-batch of a step on the CPU.
-
-        Raises:
-            WorkerDiedError: the process ended before it answered.
-        """
+        """Prepare the mini-batch of a step on the CPU; raises WorkerDiedError."""
         worker = self._free.get()
         try:
             answer = self._ask(worker, epoch, step)

@@ -206,15 +206,12 @@ class SimulatedEpoch:
 
 
 def simulate(routes: Routes, durations: Durations, setting: ScheduleSetting) -> SimulatedEpoch:
-    """Simulate an epoch in virtual time.
+    """Simulate an epoch in virtual time; ConfigError if ``routes`` is empty.
 
     Args:
         routes: route of each step.
         durations: seconds of each step's stages.
         setting: buffers, workers and rules.
-
-    Raises:
-        ConfigError: ``routes`` is empty.
     """
     if not routes:
         raise ConfigError("an epoch needs at least one step")

@@ -95,11 +95,7 @@ class Executor:
             self._replanner = Replanner(plan.times, replanning, start_thread=self._crew.start, say=self._say)
 
     def __iter__(self) -> Generator[MiniBatch]:
-        """Yield the batches.
-
-        Raises:
-            ResourceError: the device has no memory for a single batch.
-        """
+        """Yield the batches; ResourceError if the device has no memory for a single batch."""
         assert not self._started, "an executor runs once"
         self._started = True
         self._origin = time.perf_counter()

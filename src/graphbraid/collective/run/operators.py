@@ -297,11 +297,7 @@ class Operators:
 
     @classmethod
     def of(cls, context: Context) -> Operators:
-        """Make the operators registered for the context's device.
-
-        Raises:
-            ConfigError: a required operator is not registered or does not satisfy its protocol.
-        """
+        """Make the operators registered for the context's device; raises ConfigError."""
         hardware = context.hardware
         context = dataclasses.replace(context, row_buffer=_row_buffer(context))
         own = None if hardware == "cpu" else find("batching", hardware)

@@ -30,7 +30,7 @@ _HAND_OVER = 1e-5
 def write_trace(
     path: str | os.PathLike[str], ops: Sequence[StageRun], plan: Plan, *, num_batches: int | None = None
 ) -> tuple[Path, Path]:
-    """Write the measured and the predicted timeline of an epoch.
+    """Write the measured and the predicted timeline of an epoch; ResourceError if a file cannot be written.
 
     Args:
         path: path of the JSON file; the HTML page gets the same name with the suffix ``.html``.
@@ -40,9 +40,6 @@ def write_trace(
 
     Returns:
         The paths of the JSON file and of the page.
-
-    Raises:
-        ResourceError: a file cannot be written.
     """
     predicted = foreseen(plan, num_batches)
     target = Path(path)

@@ -50,11 +50,7 @@ class CallWriter:
         """Exchanges between ranks -> name in the program, and fields of the structure that makes it."""
 
     def written(self, task: RecordedTask) -> list[Written]:
-        """Return the calls of a task as statements.
-
-        Raises:
-            NotLoweredError: the target lacks a kernel.
-        """
+        """Return the calls of a task as statements; NotLoweredError if the target lacks a kernel."""
         found: list[Written] = []
         for kernel, given in task.calls:
             writer = self.writer_of(kernel)
@@ -241,11 +237,7 @@ def _copy(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 def write_messages(
     w: CallWriter, at: int, a: SimpleNamespace, function: str = "reduce_messages", more: str = ""
 ) -> CppStatement:
-    """Write messages. ``more`` is the form of the function's further fields.
-
-    Raises:
-        NotLoweredError: the messages read edge features or parameters.
-    """
+    """Write messages. ``more`` is the form of the function's further fields; raises NotLoweredError."""
     if a.edges is not None or a.to_parameters is not None or len(a.parameters):
         raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
     a.width = a.parameters.shape[1]

@@ -82,16 +82,12 @@ class GpuNeeds:
         return [body.replace("MESSAGE", name).splitlines() for body, name in self._names.items()]
 
     def message(self, steps: Tensor, numbers: Tensor, results: Tensor) -> str:
-        """Return the name of a message's type.
+        """Return the name of a message's type; raises NotLoweredError.
 
         Args:
             steps: ``(num_steps, 4)`` int64: a :class:`.MessageOp`, its two steps, and whether it is narrow.
             numbers: ``(num_steps,)`` float32.
             results: ``(num_results, 3)`` int64: kind, step and place.
-
-        Raises:
-            NotLoweredError: a row has one value for each head, or a result is not a row's sum, maximum or
-                minimum.
         """
         rows = [(MessageOp(op), first, second) for op, first, second, _ in steps.tolist()]
         wanted = results.tolist()

@@ -69,16 +69,12 @@ class PathTrial:
 
 
 def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
-    """Return the input paths that a program gets.
+    """Return the input paths that a program gets; raises ConfigError or NotLoweredError.
 
     Args:
         program: the program as it was read from the model.
         lowered: the same, lowered as the engine does.
         asked: names of paths. If None, all that could be the fastest.
-
-    Raises:
-        ConfigError: there is no such path, or it is named twice.
-        NotLoweredError: the program or the features do not allow a path that is asked for.
     """
     x = lowered.graph.x
     assert x is not None

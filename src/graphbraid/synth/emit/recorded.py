@@ -163,11 +163,7 @@ class Standing:
 
 
 def record(step: RecordedStep, model: nn.Module) -> Standing:
-    """Record a step and find the memory that no step changes.
-
-    Raises:
-        NotLoweredError: a task does something that no program can.
-    """
+    """Record a step and find the memory that no step changes; raises NotLoweredError."""
     with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()

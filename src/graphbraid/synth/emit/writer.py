@@ -62,12 +62,7 @@ def whole(lowered: Lowered, read: Program) -> RankShare:
 
 
 def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -> RankShare:
-    """Return the share of one of several ranks; see :func:`whole`.
-
-    Raises:
-        NotLoweredError: an operation cannot be divided among ranks.
-        ConfigError: the partition has another number of nodes.
-    """
+    """Return the share of one of several ranks; see :func:`whole`; raises NotLoweredError or ConfigError."""
     mine = distribute(lowered, partition, rank)
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
     nodes = blocks[-1].after()[1]

@@ -50,11 +50,7 @@ class OwnAggregation:
 
 
 def aggregation_of(function: syntax.Function) -> OwnAggregation:
-    """Check an own layer and return its aggregation.
-
-    Raises:
-        ProgramError: the function is not one message with its reduction, and own rows that are added.
-    """
+    """Check an own layer and return its aggregation; raises ProgramError."""
     return _Layer(function).aggregation()
 
 

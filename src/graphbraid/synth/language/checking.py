@@ -43,11 +43,7 @@ _ONCE = ("Graph", "GNN", "container<int>", "String")
 
 
 def check(function: syntax.Function) -> None:
-    """Check the names, types and calls of a program.
-
-    Raises:
-        ProgramError: the first mistake.
-    """
+    """Check the names, types and calls of a program; raises ProgramError at the first mistake."""
     helpers: dict[str, Function] = {}
     names = [helper.name for helper in function.helpers]
     for helper in function.helpers:

@@ -225,11 +225,7 @@ _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNo
 
 
 def parse(text: str) -> syntax.Function:
-    """Parse a program without checks of its names and types.
-
-    Raises:
-        ProgramError: the text does not follow the grammar; the message names the place and the right form.
-    """
+    """Parse a program without checks of its names and types; raises ProgramError."""
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(None, f"a program of more than {MOST_CHARACTERS:,} characters")
     tokens, notes = closed(_tokens(text))

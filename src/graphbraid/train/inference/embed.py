@@ -37,9 +37,7 @@ def nodes_to_embed(
 ) -> tuple[str | None, Tensor]:
     """Return the type whose nodes get rows, None where there are no types, and the ids of ``nodes`` in it.
 
-    Raises:
-        ConfigError: there is no such type, none is given and links join two, or examples are graphs; or as
-            :func:`.node_ids`.
+    Raises ConfigError.
     """
     graph = runner.graph
     if config.task == "graph":

@@ -76,12 +76,9 @@ def score(
     metrics: Kinds,
     check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
-    """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk.
+    """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk; raises ConfigError.
 
     Of a model of links, ``nodes`` are positions of links.
-
-    Raises:
-        ConfigError: links have times, and messages are not all earlier.
     """
     if isinstance(runner, LinkRunner):
         if runner.data.times is not None:
@@ -170,9 +167,7 @@ def _sampled_chunks(
 def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tensor:
     """Return node ids, or those that a bool mask marks, as ``(n,)`` int64 on the CPU; None is all nodes.
 
-    Raises:
-        ConfigError: there are none, or an entry is not an id in ``[0, num_nodes)``.
-        DataError: the argument is not a list of numbers, or a mask of another length or of integers.
+    Raises ConfigError or DataError.
     """
     if nodes is None:
         return torch.arange(of.num_nodes)

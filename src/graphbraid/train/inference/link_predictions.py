@@ -35,9 +35,7 @@ def link_scores(
 ) -> Tensor:
     """Return the scores of pairs of nodes given by a caller, ``(num_links,)`` float32 on the CPU.
 
-    Raises:
-        ConfigError: the model is none of links, an id is not a node, or relations are missing or do not fit.
-        DataError: an argument is not made of numbers.
+    Raises ConfigError or DataError.
     """
     runner = _of_links(runner, "predict_links")
     pairs = _as_whole(links, "links", "a (2, num_links) list of node ids")
@@ -66,11 +64,7 @@ def top_links(
 ) -> TopLinks:
     """Return the ``k`` likeliest destinations (``sources``: sources) of links of nodes given by a caller.
 
-    Raises:
-        ConfigError: the model is none of links, an id is not a node, ``k`` is not positive, or relations are
-            missing or do not fit.
-        DataError: an argument is not made of numbers.
-        ResourceError: the rows of all nodes do not fit the memory budget.
+    Raises ConfigError, DataError or ResourceError.
     """
     runner = _of_links(runner, "top_links")
     ends = runner.data.ends

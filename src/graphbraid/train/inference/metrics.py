@@ -160,12 +160,9 @@ USUAL: dict[AnyTaskName, tuple[str, ...]] = {
 
 
 def metric_kinds(task: Task, wanted: Sequence[str | Metric | MetricCollection] | None) -> Kinds:
-    """Return the metrics to compute, by name: those wanted, or the task's usual ones.
+    """Return the metrics to compute, by name: those wanted, or the task's usual ones; raises ConfigError.
 
     A metric of torchmetrics has the name of its class; those of a ``MetricCollection`` have its names.
-
-    Raises:
-        ConfigError: the task has no metric of that name, or two have the same name.
     """
     if task.name == "link":
         return dict.fromkeys(_of_links(USUAL_OF_LINKS if wanted is None else wanted), MetricKind())
@@ -336,16 +333,12 @@ THRESHOLD: Kinds = {"threshold": MetricKind(make=lambda _: BinaryThreshold())}
 
 
 def check_threshold(task: Task, positive: Tensor, split: str) -> None:
-    """Check that a threshold can be chosen.
+    """Check that a threshold can be chosen; raises ConfigError or DataError.
 
     Args:
         task: the task.
         positive: labels of the split's labelled rows, 1 for a positive.
         split: name of the split.
-
-    Raises:
-        ConfigError: there are other than two classes or one label.
-        DataError: there are no positives, or no negatives.
     """
     if not is_binary(task):
         raise ConfigError(
@@ -392,13 +385,10 @@ class Scores:
             metric.update(*_for(metric, predictions, targets))
 
     def compute(self) -> dict[str, float]:
-        """Return the mean loss and every metric.
+        """Return the mean loss and every metric; raises ConfigError.
 
         A metric that the rows do not define is NaN: R2 of a single row, AUROC if each class has all rows or
         none, and average precision if no class counts.
-
-        Raises:
-            ConfigError: a caller's own metric does not return a number.
         """
         if self._num_rows == 0:
             raise AssertionError("no rows to score: callers check that a split is not empty")

@@ -388,12 +388,7 @@ class Saving:
         self.log = RunLog(self._folder.path, self._columns())
 
     def go_on(self) -> None:
-        """Continue the run from the folder's last checkpoint.
-
-        Raises:
-            ConfigError: the model or an option differs from that run's.
-            DataError: the checkpoint or a log is damaged, or the checkpoint is of another graph.
-        """
+        """Continue the run from the folder's last checkpoint; raises ConfigError or DataError."""
         self._load(self._folder)
         if self._folder is not None:
             self._describe(self._folder)

@@ -64,9 +64,7 @@ class HotSharing:
     def open(self) -> None:
         """Share the rows, if any rank has some; all ranks that train together call it together.
 
-        Raises:
-            RankError: a rank was lost.
-            ResourceError: the device does not have the memory of the rows.
+        Raises RankError or ResourceError.
         """
         comm, tiers = self._comm, self._tiers()
         if not any(comm.gather(tiers is not None)):

@@ -190,11 +190,7 @@ def _val_nodes(trainer: Trainer) -> Tensor | None:
 
 
 def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
-    """Check that there is one fanout per layer, if the model has ``num_layers``.
-
-    Raises:
-        ConfigError: the numbers differ.
-    """
+    """Check that there is one fanout per layer, if the model has ``num_layers``; raises ConfigError."""
     if config.task == "graph":  # nothing is drawn
         return
     layers = module_traits.num_layers(model)
@@ -333,11 +329,7 @@ def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor)
 
 
 def check_width(num_outputs: int, task: Task) -> None:
-    """Check that a model has as many outputs as a task needs.
-
-    Raises:
-        ConfigError: it has another number.
-    """
+    """Check that a model has as many outputs as a task needs; ConfigError if it has another number."""
     if task.name == "link":  # as many scores as there are negatives
         return
     if num_outputs != task.width:

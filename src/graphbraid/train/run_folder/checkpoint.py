@@ -27,9 +27,7 @@ from graphbraid.train.step.runner import ModelRunner
 def check_optimizer(found: Mapping[str, Any], optimizer: Optimizer, path: Path) -> None:
     """Check that an optimizer can continue from the state of one that a checkpoint holds.
 
-    Raises:
-        ConfigError: it is another optimizer, such as by a function of the same name.
-        DataError: a fused kernel would read beyond the state of a parameter.
+    Raises ConfigError or DataError.
     """
     own, groups = optimizer.state_dict()["param_groups"], found["param_groups"]
     named = [set(group) for group in groups], [set(group) for group in own]
@@ -77,16 +75,11 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU, as tensors and plain values only.
+    """Read a checkpoint onto the CPU, as tensors and plain values only; raises ConfigError or DataError.
 
     Args:
         path: path of the file.
         trust: whether to load Python objects as well, which can run any code; only for files you wrote.
-
-    Raises:
-        ConfigError: the file does not exist.
-        DataError: the file is damaged (even a single changed bit is found), is not a checkpoint of
-            graphbraid, or holds objects and is not trusted.
     """
     path = Path(path)
     if not path.is_file():

@@ -124,11 +124,7 @@ class Contract(FileModel):
 
 
 def contract_in(values: Any, path: object) -> Contract:
-    """Return the contract that a run keeps.
-
-    Raises:
-        DataError: it is damaged or missing.
-    """
+    """Return the contract that a run keeps; DataError if it is damaged or missing."""
     said = f"{path} is damaged or of another version: contract."
     return checked(_ADAPTER, values, lambda text: DataError(said + text))
 
@@ -139,16 +135,13 @@ learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
 
 
 def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
-    """Return a graph with types, columns and classes in the order that the model learned.
+    """Return a graph with types, columns and classes in the order that the model learned; raises DataError.
 
     Args:
         model: the model.
         graph: the graph; itself returned if all is in order.
         learned: the model's contract.
         has_tiers: whether feature rows or adjacency lists were stored elsewhere, in the graph's own order.
-
-    Raises:
-        DataError: as :meth:`Contract.matched`; or what has another order cannot be brought into the model's.
     """
     found = learned.matched(graph)
     if has_tiers and found is not graph:
@@ -334,9 +327,7 @@ def check_same(
 ) -> None:
     """Check that the checkpoint ``found`` is of the given model, graph (given by its identity) and config.
 
-    Raises:
-        ConfigError: the model or an option differs; the message names the first difference.
-        DataError: the graph differs.
+    Raises ConfigError or DataError.
     """
     check_same_model(found["model_identity"], model, path)
     before, now = ({**one["contract"], **one} for one in (found["graph_identity"], graph))
@@ -353,11 +344,7 @@ def check_same(
 
 
 def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -> None:
-    """Check that the identity ``found`` is that of the given model.
-
-    Raises:
-        ConfigError: the class or a shape differs.
-    """
+    """Check that the identity ``found`` is that of the given model; raises ConfigError."""
     now = model_identity(model)
     if found["class"] != now["class"]:
         raise ConfigError(f"{path} holds a {found['class']}; the model given is a {now['class']}.")

@@ -61,11 +61,7 @@ PLAN = "plan.json"
 
 
 def kept_evidence(folder: Path) -> Evidence | None:
-    """Return the evidence by which a run was lowered; None if it was not.
-
-    Raises:
-        DataError: the file is damaged.
-    """
+    """Return the evidence by which a run was lowered; None if it was not; raises DataError."""
     from graphbraid.fullgraph import Evidence
 
     file = folder / LOWERING
@@ -143,9 +139,7 @@ class RunFolder:
     def __enter__(self) -> RunFolder:
         """Create the folder, lock it and remove half-written files of a killed process.
 
-        Raises:
-            ConfigError: the folder is not empty and does not hold a run; nothing was written.
-            ResourceError: it cannot be created or written, or another process is using it.
+        Raises ConfigError or ResourceError.
         """
         self._refuse_the_users()
         self._is_new = not self.path.exists()
@@ -241,12 +235,7 @@ class RunFolder:
             temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
 
     def _refuse_the_users(self) -> None:
-        """Check that the folder is empty or holds a run.
-
-        Raises:
-            ConfigError: it holds something else; the message says what was found.
-            ResourceError: the folder cannot be read.
-        """
+        """Check that the folder is empty or holds a run; raises ConfigError or ResourceError."""
         try:
             held = sorted(self._names())
         except FileNotFoundError:
@@ -276,11 +265,7 @@ class RunFolder:
         return {entry.name for entry in self.path.iterdir() if not entry.name.startswith(".")}
 
     def _refuse_links(self) -> None:
-        """Check that none of the run's files is a link out of the folder, or a pipe.
-
-        Raises:
-            OSError: one does.
-        """
+        """Check that none of the run's files is a link out of the folder, or a pipe; OSError if one does."""
         folders = (self.checkpoints, self.path / TENSORBOARD)
         for place in (*folders, *self._files(), self.path / LOCK, self.path / JOB):
             with contextlib.suppress(FileNotFoundError):
@@ -330,9 +315,7 @@ class RunFolder:
 def read_json(file: Path) -> dict[str, Any]:
     """Read one of a run's JSON files; one without a checksum, such as a user's own, is not verified.
 
-    Raises:
-        DataError: the file is not a JSON object, or was changed since it was written.
-        ResourceError: the file cannot be read.
+    Raises DataError or ResourceError.
     """
     try:
         content = json.loads(read_text(file))
@@ -349,12 +332,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read the ``config.json`` of the run in a folder.
-
-    Raises:
-        ConfigError: the folder holds no run.
-        DataError, ResourceError: as :func:`read_json`.
-    """
+    """Read the ``config.json`` of the run in a folder; raises ConfigError, DataError or ResourceError."""
     if run.is_file():
         raise ConfigError(f"{run} is a file; name the folder a run left")
     if not (run / CONFIG).is_file():

@@ -558,11 +558,7 @@ def missing_in_batches(what: str) -> NoReturn:
 
 @contextmanager
 def unwritten(x: Any) -> Iterator[None]:
-    """Refuse a model that writes over the features ``x`` that it is called with.
-
-    Raises:
-        DataError: it has done so.
-    """
+    """Refuse a model that writes over the features ``x`` that it is called with; raises DataError."""
     has_version = isinstance(x, Tensor) and not x.is_inference()
     before = x._version if has_version else 0
     yield
@@ -621,11 +617,7 @@ def pipeline_of(graph: Graph, of_edges: Collection[str] = ()) -> Callable[..., H
 
 
 def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
-    """Check that learned rows are of nodes of the graph.
-
-    Raises:
-        ConfigError: they are of another number, or of no node type; names the module.
-    """
+    """Check that learned rows are of nodes of the graph; raises ConfigError."""
     if (module.node_type is None) == graph.is_typed or module.node_type not in (None, *graph.node_types):
         kinds = f"the node types {', '.join(graph.node_types)}" if graph.is_typed else "no node types"
         raise ConfigError(
@@ -645,9 +637,7 @@ def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
 def learned_type(graph: Graph, node_type: str | None) -> str:
     """Return the node type whose labels are learned: the one given, or the only one that has some.
 
-    Raises:
-        ConfigError: there is no such type, or none was given and several have labels.
-        DataError: no type has labels, and none was given.
+    Raises ConfigError or DataError.
     """
     labelled = [one for one in graph.node_types if graph.nodes_of(one).y is not None]
     if node_type is None:

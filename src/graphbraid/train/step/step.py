@@ -381,16 +381,13 @@ class TrainStep:
         num_batches: int,
         num_seeds: int,
     ) -> StepRecord:
-        """Make one step.
+        """Make one step; TrainingError if the loss or the gradients are not finite.
 
         Args:
             progress: position of the run, which the step advances.
             batches: iterator from which the step's batches are taken.
             num_batches: number of batches, whose gradients are averaged over all seeds.
             num_seeds: number of seeds of these batches together.
-
-        Raises:
-            TrainingError: the loss or the gradients are not finite; the parameters are unchanged.
         """
         self._optimizer.zero_grad(set_to_none=True)
         learned = self._runner.learned

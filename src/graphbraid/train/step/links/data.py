@@ -94,11 +94,7 @@ class LinkTimes:
         return self.links[positions] - 1
 
     def check_after(self, positions: Tensor) -> None:
-        """Check that links are later than all messages, which an evaluation reads.
-
-        Raises:
-            ConfigError: some are not.
-        """
+        """Check that links are later than all messages, which an evaluation reads; raises ConfigError."""
         time = self.messages.time
         early = self.links[positions] <= (int(time.max()) if time.numel() else -1)
         if bool(early.any()):
@@ -110,17 +106,13 @@ class LinkTimes:
 
 
 def stored_times(graph: Graph, relation: Tensor | None, place: Tensor | None) -> StoredTimes:
-    """Return the times of a graph's stored edges.
+    """Return the times of a graph's stored edges; raises ConfigError or DataError.
 
     Args:
         graph: the graph.
         relation: ``(num_edges,)`` int64 relation of each stored edge.
         place: ``(num_edges,)`` int64 place of each stored edge in the lists of all relations, one after the
             other; -1 for an edge that was in none. None for a graph without types.
-
-    Raises:
-        ConfigError: the edges of a relation have no times, or times of two kinds that do not compare.
-        DataError: a time is not finite.
     """
     missing = [",".join(one) for one in graph.edge_types if graph.edges_of(one).time is None]
     if missing or relation is None or place is None:
@@ -234,7 +226,7 @@ class LinkData:
 
     @classmethod
     def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
-        """Read a graph.
+        """Read a graph; raises ConfigError or DataError.
 
         Links are the edges that the graph's ``edge_splits`` name. If there are none, all edges are links and
         ``config.link_splits`` of the pairs of nodes are drawn for validation and test, with all edges that
@@ -248,11 +240,6 @@ class LinkData:
 
         With ``config.temporal_strategy``, splits that are not given are by time, and beside the edges to
         train on those carry messages that are earlier than every link of validation and test.
-
-        Raises:
-            ConfigError: there is no such relation, or several node types and none is named; or times are
-                missing.
-            DataError: there are no edges, or no links to train on, or these are not earlier than the others.
         """
         if not graph.num_edges:
             raise DataError(f"task={config.task!r} learns the graph's edges, and there are none")
@@ -333,11 +320,7 @@ class LinkData:
 
 
 def _in_list_order(graph: Graph, learned: EdgeType, relation: Tensor, place: Tensor) -> Tensor:
-    """Return the stored edges of a relation in the order of its list.
-
-    Raises:
-        DataError: they are not those of the list, such as after edges were added.
-    """
+    """Return the stored edges of a relation in the order of its list; raises DataError."""
     number = graph.edge_types.index(learned)
     stored = ((relation == number) & (place >= 0)).nonzero().flatten()
     if stored.numel() != graph.edges_of(learned).num_edges:
@@ -353,11 +336,7 @@ def _edge_labels(edges: EdgeSet, ends: Tensor, drawn: Mapping[str, Tensor]) -> E
 
 
 def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
-    """Return the relation whose links are learned; None if those of all relations are.
-
-    Raises:
-        ConfigError: the graph does not have the relation of ``config``, or has several and must be told one.
-    """
+    """Return the relation whose links are learned; None if those of all relations are; raises ConfigError."""
     known, wanted = graph.edge_types, config.link_relation
     names = [",".join(one) for one in known]
     if wanted is not None:
