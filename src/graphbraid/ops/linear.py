@@ -302,12 +302,9 @@ def rounds_of(num_rows: int, most: int) -> list[Round]:
 
 
 class GramRounds:
-    """The gram ``a.t() @ b`` of a ``b`` that comes in rounds, to the bits of :func:`tall_gram`.
+    """The gram ``a.t() @ b`` of a float32 ``b`` that comes in rounds, to the bits of :func:`tall_gram`.
 
-    Args:
-        a: ``(num_rows, height)`` float32, in memory.
-        width: columns of ``b``.
-        out: ``(height, width)`` float32, written by the last round. If None, a new matrix.
+    The last round writes ``out``, ``(height, width)``; if it is None, a new matrix.
     """
 
     def __init__(self, a: Tensor, width: int, out: Tensor | None = None) -> None:

@@ -188,9 +188,7 @@ def towards(
     Because levels are nested, the edges of every later block are a prefix of the first block's, so all share
     one array. Edges of a row keep their order; their positions in the graph are kept if it has weights or if
     ``keep_edges``. ``sources`` are the levels' nodes that edges lead from, if these are of another type.
-
-    Returns:
-        The blocks, from level 0 to the last.
+    Blocks are from level 0 to the last.
     """
     nodes, sizes = reached.nodes, reached.sizes
     src = reached if sources is None else sources

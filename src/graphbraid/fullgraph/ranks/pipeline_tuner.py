@@ -95,12 +95,8 @@ def ladders(
     A block must fit, and every multiprocessor must have one. A warp takes more than one partition of a kind
     only if blocks fill the device: otherwise more warps would do the same work with more reads under way. The
     first setting is always tried: a small graph has no other. Departs from the paper in where ``ps`` and
-    ``wpb`` begin, because smaller values would leave reads or places for warps empty.
-
-    Args:
-        width: columns of a row.
-        partitions: of the busiest rank, for each of :data:`SIZES`.
-        limits: of the device.
+    ``wpb`` begin, because smaller values would leave reads or places for warps empty. ``partitions`` are
+    those of the busiest rank, for each of :data:`SIZES`.
     """
     columns = min(width, TILE_COLUMNS)
     occupied = {

@@ -144,14 +144,10 @@ def make_logits(src: Tensor, att: Tensor, logits: tuple[Tensor, Tensor]) -> None
 def add_through_logits(
     src: Tensor, att: Tensor, grads: tuple[Tensor, Tensor], to_rows: Tensor, grad_att: Tensor
 ) -> None:
-    """Add the gradient through the logits to the rows' gradient; write the gradient of the vectors.
+    """Add the gradient through the logits to that of rows; write that of ``(2, heads * channels)`` vectors.
 
-    Args:
-        src: ``(num_src, heads * channels)`` rows.
-        att: ``(2, heads * channels)`` vectors, for logits of sources and of the first rows, the destinations.
-        grads: gradients of both logits, ``(num_src, heads)`` and ``(num_dst, heads)``.
-        to_rows: ``(num_src, heads * channels)``, added to.
-        grad_att: ``(2, heads * channels)``, written.
+    They are for logits of sources and of the first rows, the destinations. ``grads`` are the gradients of
+    both, ``(num_src, heads)`` and ``(num_dst, heads)``.
     """
     for vector, of_logits, to in zip(att, grads, grad_att, strict=True):
         count, heads = of_logits.shape

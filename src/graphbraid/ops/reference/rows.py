@@ -291,16 +291,9 @@ def tall_gram_round(
 ) -> None:
     """Add a round's rows to the sums of each part; at the end, compute ``out`` by adding these up.
 
-    A round has the rows from ``first`` up to ``last`` of every part, as far as the part has them.
-
-    Args:
-        a: ``(num_rows, height)``, all rows.
-        b: ``(num_round_rows, width)`` rows of the round, one part's behind the other's.
-        sums: ``(gram_sums_length,)`` float32, kept from round to round; the first one clears it.
-        out: ``(height, width)``, written if the round ``ends``.
-        first: of each part's rows.
-        last: the row behind the last of each part.
-        ends: whether this is the last round.
+    A round has the rows from ``first`` up to ``last`` of every part, as far as the part has them. ``a`` has
+    all rows, ``b`` those of the round, one part's behind the other's. ``sums``, of :func:`gram_sums_length`,
+    are kept from round to round; the first one clears them. The last round ``ends``.
     """
     parts, height, width = gram_parts(len(a)), a.shape[1], b.shape[1]
     totals = sums[: len(parts) * height * width].view(len(parts), height, width)
