@@ -23,7 +23,6 @@ from typing import Any
 import hypothesis
 import pytest
 
-ROOT = Path(__file__).parents[1]
 KERNELS = Path(__file__).with_name("ops")
 FEW, SOME, MANY = "few", "some", "many"
 """Profiles of hypothesis: of `make test`, `make test-all` and `make test-long`."""

@@ -18,7 +18,6 @@ from graphbraid.train.run_folder.contract import Contract
 
 BUYS, KEY = ("user", "buys", "item"), ("user", "city", "city")
 ROLES = {"user": {"id": "name", "time": "seen", "keys": {"city": "city"}}, BUYS: {"time": "when"}}
-DAY = 86_400
 
 
 def frames(num=60, seed=0):

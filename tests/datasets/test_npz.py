@@ -62,11 +62,6 @@ def test_one_of_several_splits_can_be_taken(tmp_path):
         load_npz(path, split_index=2)
 
 
-class Pickled:
-    def __reduce__(self):
-        raise AssertionError("something was pickled")
-
-
 BROKEN = {
     "one row": ({"edge_index": EDGES[0]}, r"edge_index must have shape \(2, num_edges\)"),
     "incomplete csr": ({"x_data": np.ones(2, np.float32)}, "missing: x_indices, x_indptr, x_shape"),

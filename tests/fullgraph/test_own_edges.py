@@ -355,11 +355,6 @@ def a_row_of_rows(self, x, edge_index):
     return self.head(self.second(h, edge_index))
 
 
-def a_features_row(self, x, edge_index):
-    x[:, 0] = 0
-    return self.head(self.second(self.first(x, edge_index).relu(), edge_index))
-
-
 def summed_by_hand(self, x, edge_index):
     h = self.first(x, edge_index).relu()
     out = torch.zeros(h.size(0), h.size(1), dtype=h.dtype).index_add_(0, edge_index[1], h[edge_index[0]])
@@ -417,11 +412,6 @@ def a_parameter_written(self, x, edge_index):
     with torch.no_grad():
         self.gate.clamp_(0, 1)
     return self.head(self.second(self.first(x, edge_index) * self.gate, edge_index))
-
-
-def a_buffer_counts(self, x, edge_index):
-    self.calls_made += 1
-    return self.head(self.second(self.first(x, edge_index) * self.calls_made, edge_index))
 
 
 def swapped(self, x, edge_index):

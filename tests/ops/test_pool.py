@@ -23,7 +23,6 @@ pytestmark = [
     ),
 ]
 LIKE = torch.empty(0, 1)
-MIB = 1 << 20
 
 
 def lies_in_pool(rows):

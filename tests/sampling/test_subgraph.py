@@ -24,10 +24,6 @@ def edges_of(batch):
     return sorted(map(tuple, batch.n_id[batch.edge_index].t().tolist()))
 
 
-def bits(batch):
-    return [batch[name].tolist() for name in ("n_id", "edge_index", "e_id")]
-
-
 def make_graph(seed=0, **fields):
     csc = power_law_csc(NUM_NODES, 1200, seed=seed)
     ids = torch.from_numpy(np.random.default_rng(seed).permutation(1200))

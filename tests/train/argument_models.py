@@ -123,10 +123,6 @@ def with_ids(self, x, edge_index, n_id, *, num_nodes=None):
     return self.conv(x, edge_index) + self.of_node[n_id, None] + torch.ones(num_nodes, 1)
 
 
-def with_positions(self, data):
-    return self.conv(data.x if data.pos is None else data.x + data.pos.sum(), data.edge_index)
-
-
 def of_data(self, data):
     return self.conv(data.x, data.edge_index, data.edge_attr)
 

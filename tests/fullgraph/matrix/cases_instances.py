@@ -31,13 +31,6 @@ def with_hook(make, attach):
     return build
 
 
-def explained(model):
-    """A layer as PyG's explainers leave it."""
-    model.first._explain = True
-    model.first._edge_mask = nn.Parameter(torch.ones(3))
-    model.first._explain = None
-
-
 def _with_gaps(model):
     """Every other number of a vector is a bias."""
     model.first.bias.data = torch.rand(2 * HIDDEN)[::2]
