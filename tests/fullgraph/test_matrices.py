@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.beside_pyg import Data, pyg
+from tests.extras import NO_TORCH_SPARSE
 from torch import nn
 from torch_geometric.transforms import ToSparseTensor
 from torch_geometric.utils import spmm
@@ -45,7 +46,7 @@ def matrix_of(kind, edges, weight=None, dtype=torch.float64, nodes=NODES):
     order = (dst * nodes + src).argsort(stable=True)
     dst, src = dst[order], src[order]
     if kind == "torch_sparse":
-        sparse = pytest.importorskip("torch_sparse")
+        sparse = pytest.importorskip("torch_sparse", reason=NO_TORCH_SPARSE)
         value = None if weight is None else weight[order]
         return sparse.SparseTensor(row=dst, col=src, value=value, sparse_sizes=(nodes, nodes))
     values = torch.ones(len(order), dtype=dtype) if weight is None else weight[order]

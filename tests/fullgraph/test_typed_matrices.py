@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from tests.beside_pyg import pyg
+from tests.extras import NO_TORCH_SPARSE
 from tests.fullgraph import typed_cases
 from tests.fullgraph.typed_cases import COUNTS, LOOPED, MATRICES, OnMatrices, hetero, of, untidy
 from tests.modules import module_of
@@ -39,7 +40,7 @@ def plain_data(*, weighted=False):
 
 def as_matrices(data, kind="csr"):
     if kind == "torch_sparse":
-        pytest.importorskip("torch_sparse")
+        pytest.importorskip("torch_sparse", reason=NO_TORCH_SPARSE)
     return ToSparseTensor(layout=LAYOUTS[kind])(copy.copy(data))
 
 
@@ -282,7 +283,7 @@ def test_a_matrix_with_other_edges_than_the_list_beside_it_runs_as_written():
 
 
 def test_batches_of_pygs_loader_equal_pyg():
-    pytest.importorskip("torch_sparse")
+    pytest.importorskip("torch_sparse", reason=NO_TORCH_SPARSE)
     data, model = plain_data(), ready(MATRICES["to_hetero SAGEConv on adj_t"]).double()
     options = {"num_neighbors": [2, 2], "batch_size": 5, "input_nodes": ("a", SEEDS)}
     engine = graphbraid.compile(model, strict=True)
