@@ -168,6 +168,7 @@ def test_a_batch_with_a_matrix_equals_pyg(name, kind, weighted):
     "name", ["GEN", "Transformer", "LE", "ClusterGCN", "own mean", "own messages", "plain @"]
 )
 def test_the_whole_graph_with_a_matrix_equals_pyg(name, kind):
+    torch.manual_seed(0)
     matrix, x = matrix_of(kind, edges_of(), dtype=torch.float32), rows(torch.float32)
     data = Data(x=x, adj_t=matrix, train_mask=torch.ones(NODES, dtype=torch.bool))
     model = Two(LAYERS[name])
