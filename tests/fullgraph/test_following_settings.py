@@ -164,10 +164,6 @@ OTHER_MODEL = torch.nn.Linear(1, 1)
 LEARNED = torch.ones(1, requires_grad=True)
 
 
-def by_global(self):
-    return FACTOR
-
-
 def by_default(self, factor=1.0):
     return factor
 
@@ -178,10 +174,6 @@ def by_keyword(self, *, factor=1.0):
 
 def by_attribute(self):
     return by_attribute.factor
-
-
-def by_others(self):
-    return {"a": lambda: by_decorated(self)}["a"]()
 
 
 def decorated(function):
@@ -237,8 +229,11 @@ def fresh(monkeypatch):
 
 
 OUTSIDE = {
-    "a global": (by_global, lambda: globals().update(FACTOR=3.0)),
-    "a global of a function in a function": (by_others, lambda: globals().update(FACTOR=3.0)),
+    "a global": (lambda self: FACTOR, lambda: globals().update(FACTOR=3.0)),
+    "a global of a function in a function": (
+        lambda self: {"a": lambda: by_decorated(self)}["a"](),
+        lambda: globals().update(FACTOR=3.0),
+    ),
     "a function replaced": (
         lambda self: 1.0 * by_decorated(self),
         lambda: globals().update(by_decorated=lambda self: 3.0),

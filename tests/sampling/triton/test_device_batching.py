@@ -33,7 +33,6 @@ from graphbraid.sampling.rows.by_id import (
 from graphbraid.sampling.rows.shared_cache import PeerPlace, SharedDeviceCache
 
 NUM_STEPS, BATCH_SIZE = 4, 8
-ONLY_INTERPRETED = "needs a machine without a CUDA device, where Triton's interpreter makes the accelerator"
 PLAN = fixed_plan(Profile(times=(stage_times(0.02, 0.001, 0.001, 0.02, workers=2),)), NUM_STEPS, 0.5)
 
 
@@ -78,6 +77,12 @@ class InterpretedBatching(DeviceBatching):
             place=npu.place,
             make_pipeline=npu.make_pipeline,
         )
+
+
+@pytest.fixture
+def interpreted(device):
+    if device.type == "cuda":
+        pytest.skip("needs a machine without a CUDA device, where Triton's interpreter makes the accelerator")
 
 
 @pytest.fixture
@@ -304,9 +309,8 @@ def test_rows_between_devices_give_the_same_batches_by_every_route(make_device, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("num_hot", [1, 37, 70])
+@pytest.mark.usefixtures("interpreted")
 def test_of_features_that_do_not_fit_the_rows_with_most_out_edges_do(make_device, num_hot):
-    if isinstance(make_device(), torch.device):
-        pytest.skip(ONLY_INTERPRETED)
     labels = part_bytes_of(make_context(torch.device("cpu")))["labels"]
     room = TABLES + labels + 4 * 90 + num_hot * ROW + ROW - 1
     npu = make_device(room)
@@ -345,9 +349,8 @@ def test_tiers_with_hot_rows_give_the_same_batches(make_device, tmp_path, is_sto
 
 @pytest.mark.slow
 @pytest.mark.parametrize("is_prefix", [True, False])
+@pytest.mark.usefixtures("interpreted")
 def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device, is_prefix):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     score = torch.arange(90.0) * (-1 if is_prefix else 1)
     context = tiered(make_context(make_device(0)), hot=4 * 90 + 30 * ROW, score=score)
     prepare, tiers = InterpretedBatching(context), context.source.rows
@@ -375,9 +378,8 @@ def test_a_device_that_samples_counts_the_rows_of_each_tier(make_device, device,
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("interpreted")
 def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(make_device, device):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     hot = 4 * 90 + 5 * ROW
     notes = 8 * 90 + 8 * 91 + 4 * 90  # local ids; indptr and the map of lists
     context = tiered(make_context(make_device(notes + hot + 700)), hot=hot)
@@ -392,9 +394,8 @@ def test_edges_that_a_device_reads_of_lists_on_the_host_are_among_what_travels(m
 @pytest.mark.slow
 @pytest.mark.parametrize("lists", [False, True], ids=["none", "hot lists"])
 @pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.usefixtures("interpreted")
 def test_weights_that_draws_read_of_the_host_are_among_what_travels(make_device, device, replace, lists):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     hot = 4 * 90 + 5 * ROW
     notes = 8 * 90 + 8 * 91 + 4 * 90 + hot + 1600
     context = tiered(make_context(make_device(notes * lists), replace=replace, weighted=True), hot=hot)
@@ -416,9 +417,8 @@ def test_weights_that_draws_read_of_the_host_are_among_what_travels(make_device,
         assert tiers.counts.link_list_bytes == pipeline.list_reads().host_edges * 4 + weights
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_a_topology_on_the_device_reads_no_weights_over_the_link(make_device, device):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     context = tiered(make_context(make_device(), weighted=True), hot=4 * 90 + 5 * ROW)
     prepare, tiers = InterpretedBatching(context), context.source.rows
     prepare(0, 0)
@@ -444,9 +444,8 @@ def make_batching(npu, **options):
     return InterpretedBatching(make_context(npu, **options))
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(device):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     npu = Interpreted(8 * 90 + 8 * 91 + 4 * 700)  # the table of local ids and the topology
     first = make_batching(npu)
     assert npu.placements == []
@@ -462,9 +461,8 @@ def test_nothing_is_placed_before_it_is_used_and_what_was_placed_is_shared(devic
 @pytest.mark.parametrize(
     "options", [{}, {"weighted": True}, {"weighted": True, "replace": True}, {"layout": "blocks"}]
 )
+@pytest.mark.usefixtures("interpreted")
 def test_a_topology_that_does_not_fit_is_there_in_part(make_device, device, options):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     whole = InterpretedBatching(make_context(make_device(), **options))
     expected = [contents(whole(0, step)) for step in range(NUM_STEPS)]
     notes = 8 * 90 + 8 * 91 + 4 * 90 + 4 * 90  # local ids; indptr and the maps of lists and rows
@@ -484,9 +482,8 @@ def test_a_topology_that_does_not_fit_is_there_in_part(make_device, device, opti
     assert listed.endswith("edges over the link")
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, monkeypatch):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     chosen = DeviceSplit(lists=torch.arange(3), rows=torch.randperm(90), reason="")
     monkeypatch.setattr("graphbraid.collective.hardware.device_resident.divide", lambda *_, **__: chosen)
     npu = make_device(2000)
@@ -497,9 +494,8 @@ def test_features_of_which_all_rows_are_chosen_need_no_map(make_device, device, 
     assert npu.hot_lists[0] is chosen.lists
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, caplog):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     npu = Interpreted()
     faults = [torch.OutOfMemoryError("full")]
 
@@ -513,9 +509,8 @@ def test_a_device_that_is_fuller_than_it_said_leaves_all_on_the_host(device, cap
     assert "no memory for topology (3.4 KiB), labels" in caplog.text
 
 
+@pytest.mark.usefixtures("interpreted")
 def test_no_memory_for_a_batch_is_a_device_memory_error_and_costs_no_step(make_device, monkeypatch, device):
-    if device.type == "cuda":
-        pytest.skip(ONLY_INTERPRETED)
     context = make_context(make_device())
     expected, _ = batches(context)
     sampler = importlib.import_module("graphbraid.sampling.triton.sampler")
