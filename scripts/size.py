@@ -21,7 +21,7 @@ BUDGETS = {
         "files",
         "figures.py",
         "machine",
-    ): 2_945,
+    ): 2_940,
     ("graph",): 4_755,
     ("ops",): 10_720,
     ("sampling",): 6_520,
@@ -29,17 +29,17 @@ BUDGETS = {
     ("datasets",): 6_630,
     ("nn",): 3_745,
     ("loader",): 3_515,
-    ("collective",): 4_380,
+    ("collective",): 4_375,
     ("fullgraph",): 29_070,
     ("distributed",): 7_085,
-    ("synth",): 5_845,
-    ("train",): 10_580,
-    ("estimates",): 4_315,
+    ("synth",): 5_830,
+    ("train",): 10_505,
+    ("estimates",): 4_290,
     ("report.py",): 420,
-    ("cli",): 4_645,
+    ("cli",): 4_635,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_465, 409
+WHOLE_LINES, WHOLE_FILES = 109_325, 409
 TEST_LINES = 93_260
 
 

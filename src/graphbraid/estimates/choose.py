@@ -54,9 +54,7 @@ class TrainerInputs(NamedTuple):
     """Objects given to a Trainer beside its options; None if not given."""
 
     tiers: FeatureSource | None
-    """Source of feature rows."""
     topology: NeighborLists | None
-    """Source of adjacency lists."""
     accelerator: Accelerator | None
     """Device that prepares and transfers mini-batches."""
 
@@ -78,16 +76,14 @@ def choose(
 ) -> ResolvedConfig:
     """Check that options, objects, graph, model and ranks fit together, and choose open options.
 
+    Raises ConfigError or RankError.
+
     Args:
         model: the model to train.
         graph: the graph to train on.
         config: the given options of the run.
         passed: objects given to the Trainer beside them.
         comm: ranks that train together. If None, there is one.
-
-    Raises:
-        ConfigError: an option does not fit another, or the graph, the model or the ranks.
-        RankError: a rank was lost while ranks sized their tiers together (``tiers="auto"``).
     """
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
@@ -222,7 +218,7 @@ def auto_tiers(
     """Return the memory that ``tiers="auto"`` gives to rows and lists: the rest that the run leaves.
 
     The result also has the device's memory and the reads of each row by which it was sized. Both are None
-    without a device, with a given ``hot``, or if features are not dense.
+    without a device, with a given ``hot``, or if features are not dense. Raises ConfigError or DataError.
 
     Args:
         model: model to train.
@@ -231,10 +227,6 @@ def auto_tiers(
         memory: memory of the device. If None, there is no device.
         host_bytes: memory for the run in place of this process. If None, all free memory.
         share: share of each batch that the run trains on.
-
-    Raises:
-        ConfigError: the model does not fit the graph.
-        DataError: the graph has no features, labels or training nodes.
     """
     config = config.updated(mode="sampled", tiers=None)
     trial = Trial(model, graph, config)

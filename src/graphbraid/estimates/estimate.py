@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
 
 _MOST_STEPS = 12
-"""Most steps that are tried."""
 _LONGEST_FLOOR, _LONGEST_READING = 8.0, 4.0
 """Seconds: a step is tried if its floor, and the reading of the first steps, take no longer."""
 _READING = 0.5

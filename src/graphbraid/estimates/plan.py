@@ -49,11 +49,7 @@ def plan_run(
     """Return the plan that ``config.plan`` requests; None if it is None or the mode is ``full``.
 
     Each rank that shares batches plans for its own shares and device, without messages to the others. Ranks
-    may differ, and each is measured while the others work, as in the run.
-
-    Raises:
-        ConfigError: the plan does not fit the device.
-        DataError: the plan's file does not hold a valid plan.
+    may differ, and each is measured while the others work, as in the run. Raises ConfigError or DataError.
     """
     if config.plan is None or config.mode == "full":
         return None
@@ -241,7 +237,6 @@ TRIAL_STEPS, TRIAL_ROUNDS = 24, 3
 LEAST_STEPS = 12
 """Smallest number of steps of a trial; fewer do not represent an arrangement whose threads take turns."""
 MOST_TRIED = 6
-"""Largest number of arrangements tried."""
 
 
 def try_arrangements(

@@ -258,6 +258,8 @@ def forecast_sampled(
 ) -> RanksForecast:
     """Predict epochs on mini-batches from steps on shares of them, on copies of the model.
 
+    Raises ConfigError or DataError.
+
     Args:
         model: the model.
         graph: the graph, with labels and training nodes.
@@ -265,10 +267,6 @@ def forecast_sampled(
         counts: numbers of ranks, ascending, the first of them 1.
         cluster: the ranks and their network.
         seconds: approximate seconds to measure one number of ranks.
-
-    Raises:
-        ConfigError: there are more ranks than seeds in a batch, or ranks cannot train with these options.
-        DataError: the graph has no features, labels or training nodes.
     """
     config = _checked(graph, config)
     check_fanouts(model, config)

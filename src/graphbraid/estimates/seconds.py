@@ -336,12 +336,7 @@ def _spread(
 
 
 def checkpoint_seconds(trial: Trial, num_steps: int) -> PartSeconds | None:
-    """Return the time of an epoch's checkpoints: one is written and removed. None without a folder.
-
-    Args:
-        trial: the run.
-        num_steps: number of steps of an epoch.
-    """
+    """Return the time of an epoch's checkpoints: one is written and removed. None without a folder."""
     folder, every = trial.config.out_dir, trial.config.checkpoint_every_steps
     if folder is None:
         return None

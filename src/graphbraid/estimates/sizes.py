@@ -42,7 +42,6 @@ class BatchSizes:
     """Sizes of the mini-batches of an epoch."""
 
     num_batches: int
-    """Batches in an epoch."""
     nodes: int
     """Nodes of the largest batch of those sampled."""
     edges: int

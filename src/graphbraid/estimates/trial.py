@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from graphbraid.graph.graph_set import GraphSet
 
 REPEATS = 3
-"""Most tries of an evaluation."""
 
 
 def timed(run: Callable[[], object]) -> float:
@@ -99,7 +98,7 @@ def without_ready_optimizer(config: TrainConfig) -> TrainConfig:
 
 
 class Trial:
-    """Makes the steps of a run on copies; neither the model nor its optimizer changes.
+    """Makes the steps of a run on copies; neither the model nor its optimizer changes; raises DataError.
 
     Of a run on links or edges, ``nodes`` and the other splits are their positions; of many graphs, these.
 
@@ -108,9 +107,6 @@ class Trial:
         graph: its graph, used in place, or its graphs.
         config: its options.
         tiers: where rows and lists of mini-batches are. If None, in the graph.
-
-    Raises:
-        DataError: the graph has no features, labels or training nodes.
     """
 
     def __init__(

@@ -239,9 +239,6 @@ _LIBRARIES_BYTES = 160 << 20
 def require_least(what: str) -> None:
     """Check that there is the free memory that every run needs, whatever its estimate says.
 
-    Args:
-        what: name of the run, for the message.
-
     Raises:
         ResourceError: there is less.
     """

@@ -35,10 +35,8 @@ class RankPlace(NamedTuple):
     """A process's place in its job."""
 
     launcher: str
-    """Name of the launcher."""
     rank: int
     size: int
-    """Number of ranks."""
     local_rank: int
     """Number of the rank on its machine; 0 where the launcher does not say it."""
     is_on_one_machine: bool

@@ -359,12 +359,7 @@ def _with_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> TrainCo
 
 
 def config_of_rank(config: TrainConfig, rank: int) -> tuple[TrainConfig, str]:
-    """Return a rank's own config, in which only the first one writes files, and the reason for its mode.
-
-    Args:
-        config: options of the run.
-        rank: the rank's number.
-    """
+    """Return a rank's own config, in which only the first one writes files, and the reason for its mode."""
     reason = "several ranks share mini-batches" if config.mode == "auto" else ""
     others = names_with("files", type(config)) if rank > 0 else ()
     mode = _full(config) or "sampled"

@@ -299,12 +299,6 @@ def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
 def build_encoder(graph: Graph, settings: RunSettings, options: dict[str, Any], task: str) -> nn.Module:
     """Make an encoder of a model of links or edges, with a learned row for each node without features.
 
-    Args:
-        graph: the graph.
-        settings: options of the run.
-        options: arguments of the encoder's class.
-        task: the task, for messages.
-
     Raises:
         ConfigError: there is no such encoder, or it does not go with the graph or an option.
     """
@@ -434,9 +428,7 @@ class Learning:
     labels: Graph | NodeSet | EdgeSet | None
     """Nodes, edges or graphs whose labels are learned; None for links."""
     model: nn.Module
-    """Model with new weights."""
     outputs: Outputs
-    """Meaning of its outputs."""
     source: Contract | None = None
     """With ``task: graph``, what the run expects of the graph that the small graphs are taken from."""
 

@@ -97,9 +97,7 @@ class TrainedRun:
     run: ResolvedRun
     """Its options, with the data to predict."""
     outputs: Outputs
-    """Meaning of the model's outputs."""
     weights: Path
-    """The checkpoint."""
     graph_type: str | None = None
     """With ``task: graph``, the node type that the graphs are in the data."""
 

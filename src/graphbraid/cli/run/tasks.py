@@ -54,13 +54,11 @@ def learning_edges(run: ResolvedRun) -> Learning:
 def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, EdgeType]:
     """Load a graph, with the split of its labelled edges that a run asks for; return the relation as well.
 
+    Raises ConfigError or DataError.
+
     Args:
         run: options of the run.
         splits: whether to draw the split. Data to predict may have no labels to draw one of.
-
-    Raises:
-        ConfigError: an option is for labels of nodes, or the relation must be named.
-        DataError: the data is not there, is broken, or has no types.
     """
     settings = run.settings
     if settings.target is not None:

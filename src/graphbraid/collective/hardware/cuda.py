@@ -189,7 +189,6 @@ class DeviceBatching:
 
 class _Begun(NamedTuple):
     of: tuple[int, int]
-    """Epoch and step."""
     launched: Any
 
 

@@ -286,10 +286,6 @@ class Placed:
         """Count the rows that a batch read from the table, if any, and the lists it read from the host.
 
         Does not wait for the device. A device that holds some lists counts them itself: :meth:`watch_lists`.
-
-        Args:
-            sampled: the batch.
-            layout: layout of the batch.
         """
         table, rows, link = self.source.table, self.resident.rows, self.source.link
         if self.gathers_table and table is not None and rows is not None:

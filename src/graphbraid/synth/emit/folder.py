@@ -22,7 +22,6 @@ from graphbraid.synth.emit.layout import CppStatement, Fields, aligned, comment_
 from graphbraid.synth.weights import save_weights
 
 FORMAT = 6
-"""Version of the folder's format."""
 _PACKAGE = Path(graphbraid.__file__).parent
 _EMIT = _PACKAGE / "synth" / "emit"
 _ROOMS = (_EMIT / "runtime", _EMIT / "runtime_mpi", _EMIT / "runtime_cuda", _PACKAGE / "csrc")

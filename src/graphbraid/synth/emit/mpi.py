@@ -42,19 +42,13 @@ class RankArray:
 
     name: str
     reader: str
-    """The function that opens it."""
     shape: tuple[str, ...]
     digest: str
     tensors: tuple[Tensor, ...]
-    """The array of each rank."""
 
 
 class Merging:
-    """The program of all ranks.
-
-    Args:
-        files: the arrays of each rank's program.
-    """
+    """The program of all ranks."""
 
     def __init__(self, files: Sequence[Sequence[ArrayFile]]) -> None:
         self._files = [{file.name: file for file in of_rank} for of_rank in files]

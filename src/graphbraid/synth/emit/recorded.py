@@ -66,15 +66,11 @@ class Recording:
 
 
 class RecordedStep(PlannedStep):
-    """A planned step on the host that can be recorded.
+    """A planned step on the host that can be recorded; raises KernelError or NotLoweredError.
 
     Args:
         request: the step to plan. With ``comm``, it is the step of one of several ranks. No transfer begins
             early.
-
-    Raises:
-        KernelError: the compiled kernels, whose calls are recorded, are missing.
-        NotLoweredError: rows that no step changes travel between ranks.
     """
 
     def __init__(self, request: StepRequest) -> None:

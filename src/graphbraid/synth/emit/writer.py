@@ -39,7 +39,6 @@ class RankShare:
     lowered: Lowered
     """The training step, with the rank's own training nodes."""
     program: Program
-    """The program in evaluation mode."""
     blocks: Blocks
     """Its edges from each level to the next."""
     row_of: Tensor | None
@@ -50,12 +49,7 @@ class RankShare:
 
 
 def whole(lowered: Lowered, read: Program) -> RankShare:
-    """Return the share of the only rank.
-
-    Args:
-        lowered: the lowered program.
-        read: the program in evaluation mode.
-    """
+    """Return the share of the only rank."""
     program, blocks = lower_for_evaluation(lowered, read)
     row_of = lowered.row_of if blocks is lowered.blocks else None
     return RankShare(lowered=lowered, program=program, blocks=blocks, row_of=row_of)

@@ -266,17 +266,14 @@ def _tried(runner: ModelRunner) -> tuple[list[_Call], MiniBatch]:
 def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapping[str, Any]) -> None:
     """Write rows chunk by chunk, so that memory holds one chunk: ``.npy``, or ``.parquet`` with columns.
 
+    Raises ConfigError, MissingPackageError or ResourceError.
+
     Args:
         path: the file; an earlier one is replaced once the new one is whole.
         num_rows: number of rows in all.
         chunks: the rows, float32 on the CPU, in order.
         columns: arrays of ``num_rows`` entries that Parquet has before the column ``embedding``, a list of
             fixed size.
-
-    Raises:
-        ConfigError: the file's name ends otherwise, or a column has another number of entries.
-        MissingPackageError: Parquet is asked for, and pyarrow is not installed.
-        ResourceError: the file cannot be written.
     """
     check_name(path)
     for name, column in columns.items():

@@ -38,10 +38,6 @@ class HotSharing:
     of a machine that read each other, as far as that is expected to save time. Where none can be read, each
     device keeps what it would keep alone. As a context manager it frees the rows, together with the other
     ranks unless an error ends the run.
-
-    Args:
-        trainer: the trainer, on mini-batches.
-        comm: the ranks that train together.
     """
 
     def __init__(self, trainer: Trainer, comm: Communicator) -> None:

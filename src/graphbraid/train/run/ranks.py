@@ -55,13 +55,7 @@ _SHARED_SEEDS = 8
 
 
 class RunRanks:
-    """The ranks that share a run: its batches, its evaluations, its decisions and its files.
-
-    Args:
-        trainer: the trainer.
-        comm: the ranks.
-        guard: guard that records signals.
-    """
+    """The ranks that share a run: its batches, its evaluations, its decisions and its files."""
 
     def __init__(self, trainer: Trainer, comm: Communicator, guard: runtime.SignalGuard) -> None:
         self._trainer, self._comm, self._guard = trainer, comm, guard
@@ -113,9 +107,6 @@ class RunRanks:
     def check_shares(self, nodes: Tensor) -> None:
         """Check that ranks learn the same from a batch as one rank, as far as the model's outputs show it.
 
-        Args:
-            nodes: training nodes.
-
         Raises:
             ConfigError: on some rank the outputs for its seeds are not those that they have in the whole
                 batch.
@@ -143,12 +134,7 @@ class RunRanks:
             )
 
     def _normalise_together(self, runner: ModelRunner, nodes: Tensor) -> None:
-        """Let batch normalisation use the rows of all ranks; warn if the result differs from one rank's.
-
-        Args:
-            runner: the run's, or that of its encoder.
-            nodes: the nodes that are seeds.
-        """
+        """Let batch normalisation use the rows of all ranks; warn if the result differs from one rank's."""
         from graphbraid.fullgraph.batches.rank_norms import RankNorms  # here: few models need it
 
         whole, why = self._trainer.runner, ""

@@ -73,23 +73,18 @@ class RunParts:
     steps_per_epoch: int
     """Number of optimizer steps per epoch."""
     optimizer: Optimizer
-    """Optimizer of the model's parameters."""
     schedule: LearningRateSchedule
-    """Schedule of the optimizer's learning rate."""
 
 
 def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> RunParts:
     """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``trainer``.
 
+    Raises ConfigError, DataError or ResourceError.
+
     Args:
         trainer: the trainer, whose last run is forgotten.
         former: folder of the run that this one continues. If None, the run starts anew.
         ranks: the ranks that share it. If None, there is one.
-
-    Raises:
-        ConfigError: the model or an option does not fit.
-        DataError: a split or labels are missing, or a kept plan is damaged.
-        ResourceError: training cannot fit in memory.
     """
     config, runner = trainer.config, trainer.runner
     labels = runner.labels

@@ -100,17 +100,13 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
 def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
     """Load this rank's share of the learned rows of a checkpoint, if the model has some.
 
-    All ranks call it together.
+    All ranks call it together. Raises ConfigError or DataError.
 
     Args:
         runner: the model, with its rows.
         contents: the checkpoint.
         beside: folder of the checkpoint.
         states: whether the optimizer's state is loaded, too.
-
-    Raises:
-        ConfigError: the model has such rows and the checkpoint has none, or other ones; or the reverse.
-        DataError: a file is damaged or missing.
     """
     record = contents.get("learned_rows")
     if (record is None) != (runner.learned is None):

@@ -62,16 +62,11 @@ class Contract(FileModel):
         """Return ``graph`` with types, columns and classes as they were when the model was trained.
 
         They are matched by name where both sides have names. Columns that the model does not know are left
-        out. The graph itself is returned if all is in order.
+        out. The graph itself is returned if all is in order. Raises DataError or ResourceError.
 
         Args:
             graph: the graph to predict.
             labels: whether labels are kept, with the numbers that the model knows their classes by.
-
-        Raises:
-            DataError: a column, class, node type or relation is missing or unknown, or features were filled
-                or normalised in another way; names it.
-            ResourceError: the columns in their order do not fit in memory.
         """
         graph = self._in_order(graph)
         now = _dtypes_of(graph)  # a type whose table is empty has no features yet

@@ -105,10 +105,8 @@ LOCK = ".lock"
 JOB = ".job"
 """File of the job that began the run and of its process, if the job's launcher starts lost ranks again."""
 _PROCESS = uuid.uuid4().hex
-"""Unique id of this process."""
 TENSORBOARD = "tensorboard"
 _OURS = b"graphbraid run\n"
-"""Content of the lock file."""
 _PROBE = ".writable"
 _ROWS = re.compile(r"\.?rows-\d+-[0-9a-f]+")
 """Names of folders of learned rows that ranks divide, in ``checkpoints``."""

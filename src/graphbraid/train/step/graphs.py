@@ -39,7 +39,6 @@ class GraphLoader(AbstractContextManager["GraphLoader"]):
     """No plan says who prepares these batches."""
 
     ahead = 0
-    """Batches prepared ahead."""
 
     def __init__(self, graphs: GraphSet, settings: LoaderSettings) -> None:
         self._graphs = graphs
@@ -79,19 +78,11 @@ class GraphLoader(AbstractContextManager["GraphLoader"]):
 
 
 class GraphsRunner(ModelRunner):
-    """A runner of a model that returns one row per graph.
+    """A runner of a model that returns one row per graph; raises ConfigError.
 
     It is called by the names of its parameters: ``x``, ``edge_index``, ``batch`` and other attributes of the
     graphs, or with PyG's ``Batch``. It runs as :func:`graphbraid.compile` runs it, where the lowered model is
     shown to be equal, else as written.
-
-    Args:
-        model: the model.
-        graphs: the graphs.
-        place: device and precision.
-
-    Raises:
-        ConfigError: a parameter of the model matches no attribute.
     """
 
     node_type = GRAPHS

@@ -327,11 +327,7 @@ class ModelRunner:
     def divide_rows(self, config: TrainConfig, comm: Communicator | None) -> None:
         """Give this rank its share of the learned rows that ranks divide, if the model has some.
 
-        All ranks call it together.
-
-        Raises:
-            ConfigError: the model has rows of another number of nodes, or of an earlier Trainer.
-            ResourceError: the memory for them is not free.
+        All ranks call it together. Raises ConfigError or ResourceError.
         """
         named = self.model.named_modules()
         modules = {name: one for name, one in named if isinstance(one, ShardedEmbedding)}
@@ -603,12 +599,7 @@ def divided_graph(graph: Graph) -> ShardedGraph | None:
 
 
 def pipeline_of(graph: Graph, of_edges: Collection[str] = ()) -> Callable[..., HostPipeline] | None:
-    """Return what makes the pipeline of a graph that is divided among ranks; None for a whole one.
-
-    Args:
-        graph: the graph.
-        of_edges: as for :class:`.ShardedPipeline`.
-    """
+    """Return what makes the pipeline of a graph that is divided among ranks; None for a whole one."""
     if (divided := divided_graph(graph)) is None:
         return None
     from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts

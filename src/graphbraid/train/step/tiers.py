@@ -29,6 +29,8 @@ def make_tiers(
 ) -> HostTiers | None:
     """Make the tiers of ``config.host`` and ``config.hot``, filled with the most read rows and lists.
 
+    Raises DataError, ConfigError or ResourceError.
+
     Args:
         graph: whose rows and lists are placed.
         config: options of the run.
@@ -38,11 +40,6 @@ def make_tiers(
 
     Returns:
         The tiers; None if the config asks for none.
-
-    Raises:
-        DataError: the features are not dense or not mapped from a store.
-        ConfigError: the memory holds no row.
-        ResourceError: the memory is not free, or a file cannot be read.
     """
     if config.host is None and not config.hot:
         return None

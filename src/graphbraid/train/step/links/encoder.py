@@ -73,14 +73,9 @@ class NodeEncoderRunner(ModelRunner):
 
 
 class EncoderRunner(NodeEncoderRunner):
-    """A runner of an encoder over the edges that carry messages.
+    """A runner of an encoder over the edges that carry messages; raises ConfigError or DataError.
 
     It is called as :class:`ModelRunner` calls a model; ``edge_type`` is the relation of each edge.
-
-    Raises:
-        ConfigError: the encoder takes relations, and the graph has none; or degrees of the whole graph, and
-            links have times.
-        DataError: it needs features, and the graph has none.
     """
 
     def __init__(self, encoder: nn.Module, data: LinkData, place: ModelPlace) -> None:
@@ -235,12 +230,6 @@ class TypedEncoderRunner(NodeEncoderRunner):
     Mini-batches are drawn over nodes of the whole graph, with one fanout per hop for the in-neighbours of all
     relations together, and then taken apart by type. The encoder is called as :class:`ModelRunner` calls a
     model, and returns rows by node type.
-
-    Args:
-        encoder: the encoder.
-        graph: the graph with types.
-        data: what is learned of it.
-        place: device and precision.
 
     Raises:
         DataError: the encoder needs features, and there are none.
