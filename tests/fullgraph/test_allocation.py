@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph
 from tests.fullgraph.test_engine import MODELS, loss_of
+from tests.kernels import needs_kernels
 from torch.profiler import ProfilerActivity, profile
 
 import graphbraid
-from graphbraid import Graph
+from graphbraid import Graph, native
 from graphbraid import nn as gnn
+from graphbraid.fullgraph.program import Hoisted
 from graphbraid.fullgraph.step.tasks import Arena, Buffer, BufferPool, StepTask, most_live_bytes, place
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -96,6 +98,15 @@ def test_what_a_step_allocates_does_not_grow_with_the_graph(name, kind):
     model = OTHERS[name]()
     small, large = (steady(model, count, kind) for count in (90, 360))
     assert small == large
+
+
+@needs_kernels
+def test_values_computed_once_leave_nothing_in_the_kernels_pool():
+    graph, before = graph_of(30_000, "plain"), native.kernels().pool_bytes()
+    engine = graphbraid.compile(gnn.GCN(CHANNELS, 16, CLASSES, 2), graph, spare_bytes=1 << 28)
+    assert any(isinstance(op, Hoisted) for op in engine.program.ops)
+    engine()
+    assert native.kernels().pool_bytes() == before
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])

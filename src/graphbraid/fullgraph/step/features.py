@@ -235,13 +235,17 @@ def computed_once(
         part = slice(start, start + _COLUMNS_AT_A_TIME)
         rows = result(x[:, part])
         out[:, part] = rows if nodes is None else rows.index_select(0, nodes)
+        del rows  # before the next ones take as much
     return out
 
 
 def _folded(op: ir.Operation, maps: Mapping[ir.AdjacencyMatrix, Aggregation], inputs: list[Tensor]) -> Tensor:
     """Return the rows of an operation of the types :data:`.FOLDED`, between levels that all hold its rows."""
     if isinstance(op, ir.Aggregate):
-        return maps[op.adjacency].forward(inputs[0], addend=inputs[1] if len(inputs) > 1 else None)
+        how, addend = maps[op.adjacency], inputs[1] if len(inputs) > 1 else None
+        # Not in the kernels' pool, which would hold the memory for rows of steps.
+        out = inputs[0].new_empty(how.csc.num_dst, inputs[0].shape[1])
+        return how.forward(inputs[0], addend=addend, out=out)
     if isinstance(op, ir.DestinationRows):  # every level holds all nodes here
         return inputs[0]
     factors = op.factors if isinstance(op, ir.Combine) else (1.0,) * len(inputs)
