@@ -145,6 +145,7 @@ def test_compiled_code_sees_every_replaced_item(sizes, change, place):
     """Also a value that is equal, such as 1 in the place of True; and items that move or get other names."""
     dicts = [dict.fromkeys(range(size), True) for size in sizes]
     before = tuple(tuple(part for item in one.items() for part in item) for one in dicts)
+    items = native.kernels().items_of(dicts)
     held = [one for one in dicts if one]
     if held and change < 8:
         one = held[place % len(held)]
@@ -162,7 +163,30 @@ def test_compiled_code_sees_every_replaced_item(sizes, change, place):
         for one, items in zip(dicts, before, strict=True)
     )
     assert watch._hold_same_items(dicts, before) == expected
-    assert native.kernels().hold_same_items(dicts, before) == expected
+    assert (native.kernels().items_of(dicts) == items) == expected
+
+
+@needs_kernels
+def test_compiled_code_sees_every_change_of_a_parameters_form():
+    forms, one = native.kernels().forms_of, nn.Parameter(torch.rand(3, 4))
+    before, seen = forms([one, one]), []
+    for change in (
+        lambda: one.requires_grad_(requires_grad=False),
+        lambda: setattr(one, "data", torch.rand(4, 3).t()),
+        lambda: setattr(one, "data", torch.rand(4, 3)),
+        lambda: setattr(one, "data", torch.rand(2, 2, 3)),
+        lambda: setattr(one, "data", one.data.double()),
+        lambda: setattr(one, "data", one.data.long()),
+    ):
+        change()
+        seen.append(forms([one, one]))
+    assert len({before, *seen}) == len(seen) + 1
+    assert forms([torch.rand(1, 5)[:, ::2]]) != forms([torch.rand(1, 3)])
+    assert forms([torch.rand(3, 1).t()]) == forms([torch.rand(1, 3)])
+    assert forms([torch.nn.Buffer(one.data)]) == forms([one.detach()])
+    assert forms([]) is not None
+    assert forms([one, torch.eye(2).to_sparse()]) is None
+    assert forms([one.detach().as_subclass(type("Own", (torch.Tensor,), {}))]) is None
 
 
 @pytest.mark.parametrize(

@@ -261,19 +261,7 @@ def test_weights_of_edges_that_learn_run_by_themselves(monkeypatch):
 def test_a_segment_refuses_messages_that_do_not_fit():
     segment, rows = native.kernels().Segment, torch.rand(3, 4)
     fields = (10, 0, -1, -1, 1, -1, -1, -1, 0, 0, 0.0, 0.0, 1, False, False)
-    edges = (
-        torch.tensor([0, 1, 2, 3]),
-        torch.tensor([0, 1, 2]),
-        3,
-        3,
-        False,
-        False,
-        0.0,
-        None,
-        None,
-        None,
-        None,
-    )
+    edges = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2]), False, False, 0.0, None, None, None, None
     steps = torch.tensor([[0, 0, 0, 0]]), torch.zeros(1), torch.tensor([[0, 0, 0]]), [0]
 
     def made(*, steps=steps, sources=(0,), heads=1, columns=4, kind=0, count=9):
@@ -282,12 +270,12 @@ def test_a_segment_refuses_messages_that_do_not_fit():
         messages = [*sources], [], [], heads, columns, kind, False, False, find
         return segment([fields], 1, 0, [1], (1.0, 1.0, 1.0), 0.01, [messages])
 
-    def run(of, *, of_edges=((None, None),), width=4):
-        begun = of.begin([rows], [], [edges], [], [torch.empty(3, width)], [*of_edges])
-        return None if begun is None else begun.forward([], [False], [])
+    def run(of, *, of_edges=((None, None),)):
+        begun = of.begin([rows], [], [(edges, 3, 3)], [], [*of_edges])
+        return None if begun is None else begun.forward([], [False])
 
     assert run(made()) is not None
-    assert run(made(columns=6), width=6) is None  # rows of 4
+    assert run(made(columns=6)) is None  # rows of 4
     assert run(made(), of_edges=()) is None
     assert run(made(), of_edges=[(torch.rand(2, 4), None)]) is None
     assert run(made(), of_edges=[(None, torch.rand(2))]) is None

@@ -2,6 +2,9 @@
 
 import contextlib
 import copy
+import pickle
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -319,6 +322,51 @@ def test_parameters_whose_memory_is_moved_are_read_where_they_are(how, name):
         before.sum().backward()
 
 
+def step_of(model, data):
+    """Outputs and gradients of a step, whose graph has ended."""
+    out = graphbraid.compile(model, strict=True)(data.x.float(), data.edge_index)
+    assert runs_compiled(out)
+    out.square().sum().backward()
+    return [out.detach(), *(p.grad for p in model.parameters())]
+
+
+@pytest.mark.parametrize("name", ["SAGE", "GAT that averages"])
+def test_results_and_gradients_are_tensors_like_any(name):
+    """Compiled code makes their memory, which is theirs alone. Autograd keeps gradients without a copy."""
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), MODELS[name]().eval()
+    kept = step_of(model, data)
+    before = [one.clone() for one in kept]
+    for _ in range(3):
+        model.zero_grad()
+        step_of(model, data)
+    assert all(map(torch.equal, kept, before))
+    assert len({one.data_ptr() for one in kept}) == len(kept)
+    assert not any(p.grad.untyped_storage().resizable() for p in model.parameters())
+    for one in kept:
+        assert one.is_contiguous()
+        assert one.untyped_storage().nbytes() == 4 * one.numel()
+        assert torch.equal(pickle.loads(pickle.dumps(one)), copy.deepcopy(one))
+        assert torch.equal(one.share_memory_(), one.clone())
+
+
+WITHOUT_TABLE = """
+import torch
+torch.Tensor.__dlpack_c_exchange_api__ = None
+from tests.fullgraph.test_native_segment import MODELS, data_of, step_of
+torch.manual_seed(0)
+torch.save(step_of(MODELS["GAT"]().eval(), data_of("untidy")), {!r})
+"""
+
+
+def test_tensors_cross_where_pytorch_has_no_table_of_functions(tmp_path):
+    """Before 2.10 it had none."""
+    path = tmp_path / "found.pt"
+    subprocess.run([sys.executable, "-c", WITHOUT_TABLE.format(str(path))], check=True)
+    torch.manual_seed(0)
+    assert all(map(torch.equal, torch.load(path), step_of(MODELS["GAT"]().eval(), data_of("untidy"))))
+
+
 @pytest.mark.parametrize("layout", ["subgraph", "blocks"])
 @pytest.mark.parametrize("change", ["in place", "data", "moved"])
 def test_backward_reads_the_weights_of_edges_that_forward_read(change, layout):
@@ -510,19 +558,17 @@ def test_a_segment_refuses_numbers_of_what_there_is_not():
         arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01
         if sound:
             made = segment(*arguments)
-            assert (
-                made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], [], [torch.rand(3, 5)]) is not None
-            )
-            assert made.begin([one], [None, torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
-            assert made.begin([one], [torch.rand(5), torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
-            assert made.begin([one], [torch.rand(5, 3), torch.rand(5)], [], [], [torch.rand(3, 5)]) is None
-            assert made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], [], [torch.rand(3, 4)]) is None
+            assert made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], []) is not None
+            assert made.begin([one], [None, torch.rand(5)], [], []) is None
+            assert made.begin([one], [torch.rand(5), torch.rand(5)], [], []) is None
+            assert made.begin([one], [torch.rand(5, 3), torch.rand(5)], [], []) is None
+            assert made.begin([one], [torch.rand(5, 4), torch.rand(4)], [], []) is None
         else:
             with pytest.raises(ValueError, match="must lie in"):
                 segment(*arguments)
 
 
-ATTENDED = {"x": (5, 4), "own": (3, 4), "key": (5, 4), "vector": (1, 2, 2), "out": (3, 4)}
+ATTENDED = {"x": (5, 4), "own": (3, 4), "key": (5, 4), "vector": (1, 2, 2)}
 
 
 @pytest.mark.parametrize(("kind", "number"), [("GATv2", 8), ("dot products", 9)])
@@ -536,12 +582,12 @@ def test_an_attention_refuses_what_does_not_fit(kind, number):
         fields = number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, heads, False, False
         made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01)
         operands = [rows["vector"] if kind == "GATv2" else None]
-        maps = [(*edges, 5, 3, False, False, 0.0, None, None, None, None)]
-        return made.begin([rows[name] for name in reads], operands, maps, [], [rows["out"]])
+        maps = [((*edges, False, False, 0.0, None, None, None, None), 5, 3)]
+        return made.begin([rows[name] for name in reads], operands, maps, [])
 
     assert begun() is not None
-    wrong = {"x": (4, 4), "own": (2, 4), "key": (3, 4), "vector": (1, 4, 1), "out": (3, 2)}
-    for name in (*reads, "out", *(["vector"] if kind == "GATv2" else [])):
+    wrong = {"x": (4, 4), "own": (2, 4), "key": (3, 4), "vector": (1, 4, 1)}
+    for name in (*reads, *(["vector"] if kind == "GATv2" else [])):
         assert begun(**{name: torch.rand(wrong[name])}) is None, name
     assert begun(own=torch.rand(3, 2)) is None
     assert begun(x=torch.rand(5, 8)[:, :4]) is None

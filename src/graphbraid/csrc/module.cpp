@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "arguments/bound.h"
+#include "arguments/tensors.h"
 #include "disk/bus_error.h"
 #include "threads/idle_threads.h"
 #include "threads/parallel.h"
@@ -57,20 +58,19 @@ gb::Variant by_name(const std::string& name) {
   throw nb::value_error(("no kernel variant is called " + name).c_str());
 }
 
-// Whether dicts hold the very keys and values `before`, a tuple for each dict. No code of Python runs.
-bool hold_same_items(const nb::list& dicts, const nb::tuple& before) {
-  Py_ssize_t number = 0;
-  if (dicts.size() != before.size()) return false;
+// The size of each dict and the addresses of its keys and values, for comparisons. No code of Python runs.
+nb::bytes items_of(const nb::list& dicts) {
+  std::vector<uintptr_t> found;
   for (const nb::handle dict : dicts) {
-    PyObject* items = PyTuple_GetItem(before.ptr(), number++);
-    if (!PyDict_Check(dict.ptr()) || !PyTuple_Check(items)) return false;
-    if (2 * PyDict_Size(dict.ptr()) != PyTuple_Size(items)) return false;
+    if (PyDict_Check(dict.ptr()) == 0) throw nb::type_error("dicts must be dicts");
+    found.push_back(static_cast<uintptr_t>(PyDict_Size(dict.ptr())));
     PyObject *key = nullptr, *value = nullptr;
-    Py_ssize_t place = 0, at = 0;
-    for (; PyDict_Next(dict.ptr(), &place, &key, &value) != 0; at += 2)
-      if (PyTuple_GetItem(items, at) != key || PyTuple_GetItem(items, at + 1) != value) return false;
+    for (Py_ssize_t place = 0; PyDict_Next(dict.ptr(), &place, &key, &value) != 0;) {
+      found.push_back(reinterpret_cast<uintptr_t>(key));
+      found.push_back(reinterpret_cast<uintptr_t>(value));
+    }
   }
-  return true;
+  return nb::bytes(found.data(), found.size() * sizeof(uintptr_t));
 }
 
 // The class that ThreadsRefused becomes in Python; a RuntimeError until raise_resource_errors_as names one.
@@ -106,7 +106,8 @@ NB_MODULE(_native, m) {
     nb::gil_scoped_release release;
     return gb::let_idle_threads_sleep();
   });
-  m.def("hold_same_items", &hold_same_items, nb::arg("dicts"), nb::arg("before"));
+  m.def("items_of", &items_of, nb::arg("dicts"));
+  m.def("forms_of", &gb::forms_of, nb::arg("tensors"));
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_bound_calls(m);
   gb::bind_attention(m);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "arguments/tensors.h"
+
 namespace gb {
 namespace {
 
@@ -66,8 +68,19 @@ std::string told(nb::handle given) {
 struct ExchangeTable {  // the first members of DLPackExchangeAPI
   uint32_t major, minor;
   ExchangeTable* older;
-  void *allocate, *export_owned, *import_owned;
+  void *allocate, *export_owned;
+  int (*import_owned)(void* managed, void** tensor);
   int (*lend)(void* tensor, nb::dlpack::dltensor* out);
+};
+
+struct Managed {  // DLManagedTensorVersioned, and what it manages
+  uint32_t major = 1, minor = 0;
+  void* context = nullptr;
+  void (*end)(Managed*) = [](Managed* one) { delete one; };
+  uint64_t flags = 0;
+  nb::dlpack::dltensor tensor{};
+  std::vector<int64_t> extents, strides;
+  std::shared_ptr<float> memory;
 };
 
 struct TensorClass {
@@ -81,20 +94,25 @@ struct TensorClass {
     const nb::object capsule = nb::getattr(tensor, "__dlpack_c_exchange_api__", nb::none());
     if (PyCapsule_IsValid(capsule.ptr(), "dlpack_exchange_api") == 0) return;  // PyTorch before 2.10
     table = static_cast<const ExchangeTable*>(PyCapsule_GetPointer(capsule.ptr(), "dlpack_exchange_api"));
-    if (table->major != 1 || table->lend == nullptr) table = nullptr;
+    if (table->major != 1 || table->lend == nullptr || table->import_owned == nullptr) table = nullptr;
   }
 };
 
-// Borrows a plain tensor's memory and sizes, which the tensor still owns. False if it must go the slower way,
-// which says what is wrong with it.
-bool borrow(nb::handle given, nb::dlpack::dltensor& tensor) {
+const TensorClass& tensor_class() {
   // Guarded by the GIL. The lock of a C++ static could deadlock: its holder may wait for the GIL in an
   // import.
   static const TensorClass* tensors = nullptr;
   if (tensors == nullptr) tensors = new TensorClass();
+  return *tensors;
+}
+
+// Borrows a plain tensor's memory and sizes, which the tensor still owns. False if it must go the slower way,
+// which says what is wrong with it.
+bool borrow(nb::handle given, nb::dlpack::dltensor& tensor) {
+  const TensorClass& tensors = tensor_class();
   const PyTypeObject* type = Py_TYPE(given.ptr());
-  if (tensors->table == nullptr || (type != tensors->type && type != tensors->parameter)) return false;
-  if (tensors->table->lend(given.ptr(), &tensor) == 0) return true;
+  if (tensors.table == nullptr || (type != tensors.type && type != tensors.parameter)) return false;
+  if (tensors.table->lend(given.ptr(), &tensor) == 0) return true;
   PyErr_Clear();
   return false;
 }
@@ -138,6 +156,51 @@ bool are_same_memory(nb::handle one, nb::handle other) {
   return borrow(one, a) && borrow(other, b) && a.data == b.data &&
          a.device.device_type == b.device.device_type && a.dtype == b.dtype && a.ndim == b.ndim &&
          are_equal(a.shape, b.shape) && are_equal(a.strides, b.strides);
+}
+
+std::optional<nb::bytes> forms_of(const nb::list& tensors) {
+  static PyObject* const learns = PyUnicode_InternFromString("requires_grad");
+  std::vector<int64_t> found;
+  for (const nb::handle one : tensors) {
+    nb::dlpack::dltensor tensor;
+    if (!borrow(one, tensor)) return std::nullopt;
+    int64_t dense = 1;
+    bool is_dense = true;
+    for (int d = tensor.ndim - 1; d >= 0; dense *= tensor.shape[d--])
+      is_dense = is_dense && (tensor.shape[d] == 1 || tensor.strides[d] == dense);
+    const nb::object wants = nb::steal(PyObject_GetAttr(one.ptr(), learns));
+    if (!wants.is_valid()) nb::raise_python_error();
+    found.insert(found.end(), {tensor.dtype.code, tensor.dtype.bits, tensor.ndim, is_dense || dense == 0,
+                               wants.ptr() == Py_True});
+    found.insert(found.end(), tensor.shape, tensor.shape + tensor.ndim);
+  }
+  return nb::bytes(found.data(), found.size() * sizeof(int64_t));
+}
+
+nb::object tensor_over(std::shared_ptr<float> memory, const std::vector<int64_t>& sizes) {
+  const auto num_dimensions = sizes.size();
+  const ExchangeTable* table = tensor_class().table;
+  if (table == nullptr) {
+    const std::vector<size_t> extents(sizes.begin(), sizes.end());
+    auto* kept = new std::shared_ptr<float>(std::move(memory));
+    const nb::capsule owner(kept, [](void* p) noexcept { delete static_cast<std::shared_ptr<float>*>(p); });
+    return nb::cast(nb::ndarray<nb::pytorch, float>(kept->get(), num_dimensions, extents.data(), owner));
+  }
+  auto* made = new Managed();  // PyTorch ends it
+  made->extents = sizes;
+  made->strides.resize(num_dimensions);
+  int64_t dense = 1;
+  for (size_t d = num_dimensions; d-- > 0; dense *= std::max<int64_t>(sizes[d], 1)) made->strides[d] = dense;
+  made->tensor.data = memory.get();
+  made->tensor.device = {nb::device::cpu::value, 0};
+  made->tensor.ndim = static_cast<int32_t>(num_dimensions);
+  made->tensor.dtype = nb::dtype<float>();
+  made->tensor.shape = made->extents.data();
+  made->tensor.strides = made->strides.data();
+  made->memory = std::move(memory);
+  void* tensor = nullptr;
+  if (table->import_owned(made, &tensor) != 0) nb::raise_python_error();
+  return nb::steal(static_cast<PyObject*>(tensor));
 }
 
 void refuse(const std::string& message) { throw nb::value_error(message.c_str()); }

@@ -290,27 +290,31 @@ GB_INLINE void softmax_powers(int64_t heads, const EdgeRows<A>& rows, A* value, 
                  [&](int64_t at) GB_LAMBDA { store(value + at, exp_lanes(load(value + at))); });
 }
 
-// Sums over all rows are made in shares of rows. Their number is fixed, so that adding them up in order gives
-// the same bits with any number of threads.
-constexpr int64_t kShares = 64;
+// Sums over all rows are made in shares of rows. Their number depends on the edges alone, so that adding them
+// up in order gives the same bits with any number of threads. Few rows are one share.
+constexpr int64_t kShareRowCost = 4;
+GB_INLINE int64_t num_shares(const int64_t* indptr, int64_t num_rows) {
+  constexpr int64_t work_of_a_share = 64, most = 64;
+  return std::clamp<int64_t>((indptr[num_rows] + num_rows * kShareRowCost) / work_of_a_share, 1, most);
+}
 
 // Calls body(share, first, last, own) for the rows [first, last) of each share that has some. The shares have
 // about equal work. make() makes `own`, the memory that a thread needs. edge_work: see parallel_rows.
 template <typename Make, typename Body>
 void parallel_shares(const int64_t* indptr, int64_t num_rows, int64_t edge_work, const Make& make,
                      const Body& body) {
-  constexpr int64_t row_cost = 4, least_work = int64_t{1} << 16;  // two chunks of parallel_rows
-  const int64_t work = indptr[num_rows] + num_rows * row_cost;
+  constexpr int64_t row_cost = kShareRowCost, least_work = int64_t{1} << 16;  // two chunks of parallel_rows
+  const int64_t work = indptr[num_rows] + num_rows * row_cost, shares = num_shares(indptr, num_rows);
   const auto begin = [&](int64_t share) {
-    return share == kShares ? num_rows : row_at_work(indptr, num_rows, row_cost, work * share / kShares);
+    return share == shares ? num_rows : row_at_work(indptr, num_rows, row_cost, work * share / shares);
   };
   const auto run = [&](int64_t first, int64_t last) {
     auto own = make();
     for (int64_t share = first, row = begin(first), end = 0; share < last; ++share, row = end)
       if ((end = begin(share + 1)) > row) body(share, row, end, own);
   };
-  if (work * edge_work < least_work) return run(int64_t{0}, kShares);
-  parallel_dynamic(kShares, 1, run);
+  if (work * edge_work < least_work) return run(int64_t{0}, shares);
+  parallel_dynamic(shares, 1, run);
 }
 
 // to[d, c] = factor[c] * the sum of the shares' parts, in order.
@@ -318,8 +322,8 @@ template <typename A>
 void sum_shares(const std::vector<A>& parts, const A* factor, int64_t rows, int64_t width, A* to) {
   const int64_t size = rows * width;
   std::fill(to, to + size, A{0});
-  for (int64_t share = 0; share < kShares; ++share)
-    for (int64_t c = 0; c < size; ++c) to[c] += parts[static_cast<size_t>(share * size + c)];
+  for (const A *part = parts.data(), *end = part + parts.size(); part < end; part += size)
+    for (int64_t c = 0; c < size; ++c) to[c] += part[c];
   if (!factor) return;
   for (int64_t c = 0; c < size; ++c) to[c] *= factor[c % width];
 }

@@ -216,7 +216,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
       Own own = make();
       walk(first, last, own, nullptr);
     });
-  std::vector<A> parts(static_cast<size_t>(kShares * 2 * k.width));
+  std::vector<A> parts(static_cast<size_t>(num_shares(b.t_indptr, a.num_src) * 2 * k.width));
   parallel_shares(b.t_indptr, a.num_src, 2 * k.lines + a.heads, make,
                   [&](int64_t share, int64_t first, int64_t last, Own& own) {
                     walk(first, last, own, parts.data() + share * 2 * k.width);

@@ -171,8 +171,9 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const A* lse = static_cast<const A*>(a.lse);
   const HeadSlots<A> sum_slots(a.heads, a.channels, false);
   const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
-  std::vector<A> att_parts(static_cast<size_t>(kShares * k.width));
-  std::vector<A> map_parts(static_cast<size_t>(kShares * map_size));
+  const int64_t shares = num_shares(a.indptr, a.num_dst);
+  std::vector<A> att_parts(static_cast<size_t>(shares * k.width));
+  std::vector<A> map_parts(static_cast<size_t>(shares * map_size));
   struct Own {
     EdgeRows<A> row;
     EdgeOwnRows<T> own_rows;

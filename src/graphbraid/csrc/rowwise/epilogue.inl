@@ -20,9 +20,9 @@ void epilogue_typed(const EpilogueArgs& a) {
   });
 }
 
-// Rows are divided into a fixed number of parts, so that the bias's gradient has the same bits with any
+// Rows are divided into so many parts, or each is one, so that the bias's gradient has the same bits with any
 // number of threads.
-constexpr int64_t kParts = 64;
+constexpr int64_t kMostParts = 64;
 
 // Adds `count` columns from `grad` on, in kVectors vectors, of the rows [first, last) to `sum`.
 template <int kVectors, typename T>
@@ -68,41 +68,40 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
   const A scale = static_cast<A>(e.keep_scale), slope = static_cast<A>(e.slope);
   // With a bias alone and in place, grad_x is grad: only the column sums are computed.
   const bool unchanged = e.act == Act::kNone && e.threshold == 0 && a.out == a.grad.data;
-  std::vector<A> sums(static_cast<size_t>(a.grad_bias ? kParts * a.width : 0));
-  parallel_if_worth(
-      a.num_rows * a.width, kFloatsWorth, kParts, 1, [&](int64_t first_part, int64_t last_part) {
-        for (int64_t part = first_part; part < last_part; ++part) {
-          A* sum = a.grad_bias ? sums.data() + part * a.width : nullptr;
-          const int64_t first = a.num_rows * part / kParts, last = a.num_rows * (part + 1) / kParts;
-          if (unchanged) {
-            if (sum) add_rows<T>(a.grad, a.width, first, last, sum);
-            continue;
+  const int64_t parts = std::clamp<int64_t>(a.num_rows, 1, kMostParts);
+  std::vector<A> sums(static_cast<size_t>(a.grad_bias ? parts * a.width : 0));
+  parallel_if_worth(a.num_rows * a.width, kFloatsWorth, parts, 1, [&](int64_t first_part, int64_t last_part) {
+    for (int64_t part = first_part; part < last_part; ++part) {
+      A* sum = a.grad_bias ? sums.data() + part * a.width : nullptr;
+      const int64_t first = a.num_rows * part / parts, last = a.num_rows * (part + 1) / parts;
+      if (unchanged) {
+        if (sum) add_rows<T>(a.grad, a.width, first, last, sum);
+        continue;
+      }
+      for (int64_t v = first; v < last; ++v) {
+        const T* grad = static_cast<const T*>(a.grad.data) + v * a.grad.stride;
+        const T* out = static_cast<const T*>(a.x.data) + v * a.x.stride;
+        T* grad_x = static_cast<T*>(a.out) + v * a.out_stride;
+        const uint32_t key = mask_key(e, v);
+        for (int64_t c = 0; c < a.width; c += L) {
+          const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
+          Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);
+          if (e.act == Act::kRelu) {
+            g = y <= 0 ? Vec<T>{} : g * scale;  // y > 0: kept by the mask. NaN passes, as in PyTorch
+          } else {
+            const Vec<T> mask = e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
+            g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or mask is 0
           }
-          for (int64_t v = first; v < last; ++v) {
-            const T* grad = static_cast<const T*>(a.grad.data) + v * a.grad.stride;
-            const T* out = static_cast<const T*>(a.x.data) + v * a.x.stride;
-            T* grad_x = static_cast<T*>(a.out) + v * a.out_stride;
-            const uint32_t key = mask_key(e, v);
-            for (int64_t c = 0; c < a.width; c += L) {
-              const int n = static_cast<int>(std::min<int64_t>(L, a.width - c));
-              Vec<T> g = load_n(grad + c, n), y = load_n(out + c, n);
-              if (e.act == Act::kRelu) {
-                g = y <= 0 ? Vec<T>{} : g * scale;  // y > 0: kept by the mask. NaN passes, as in PyTorch
-              } else {
-                const Vec<T> mask =
-                    e.threshold ? mask_lanes(key, c, e.threshold, scale, y) : splat<Vec<T>>(A{1});
-                g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or mask is 0
-              }
-              store_n(grad_x + c, g, n);
-              if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);
-            }
-          }
+          store_n(grad_x + c, g, n);
+          if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);
         }
-      });
+      }
+    }
+  });
   if (!a.grad_bias) return;
   A* total = static_cast<A*>(a.grad_bias);
   std::fill(total, total + a.width, A{0});
-  for (int64_t part = 0; part < kParts; ++part)
+  for (int64_t part = 0; part < parts; ++part)
     for (int64_t c = 0; c < a.width; ++c) total[c] += sums[part * a.width + c];
 }
 

@@ -8,10 +8,12 @@
 #include <optional>
 #include <tuple>
 #include <utility>
+#include <vector>
 
 #include "aggregate/spmm.h"
 #include "arguments/binding.h"
 #include "arguments/pool.h"
+#include "arguments/tensors.h"
 #include "base/buffer.h"
 #include "dense/dense.h"
 #include "graph/topology.h"
@@ -89,15 +91,21 @@ struct Operand {
     }
   }
 
-  bool is_in_place() const {
-    return num_dimensions == 1   ? vector.is_in_place()
-           : num_dimensions == 3 ? by_head.is_in_place()
-                                 : matrix.is_in_place();
+  const AnyArray& array() const {
+    if (num_dimensions == 1) return vector;
+    if (num_dimensions == 3) return by_head;
+    return matrix;
+  }
+  bool is_in_place() const { return array().is_in_place(); }
+  std::vector<int64_t> sizes() const {
+    std::vector<int64_t> found;
+    for (int d = 0; d < num_dimensions; ++d) found.push_back(array().extent(d));
+    return found;
   }
   int64_t size() const {
-    return num_dimensions == 1   ? vector.length()
-           : num_dimensions == 3 ? by_head.extent(0) * by_head.extent(1) * by_head.extent(2)
-                                 : rows() * columns();
+    int64_t count = 1;
+    for (int d = 0; d < num_dimensions; ++d) count *= array().extent(d);
+    return count;
   }
   // Fills a row with the numbers, and with zeros behind them. A number alone fills all of it.
   void spread(float* row, int64_t width) const {
@@ -133,6 +141,22 @@ struct Map {
   OptionalFloats weight, src_scale, dst_scale, loop;
   OptionalIds places = {};  // of a transpose: for each of its edges, the edge of the map
 
+  // The map over the same edges between other numbers of rows, which are checked.
+  Map between(int64_t sources, int64_t destinations) const {
+    need_count(destinations, 0, indptr.length() - 1, "num_dst");
+    Map map = *this;
+    map.num_src = sources;
+    map.num_dst = destinations;
+    const auto reaches = [](const OptionalFloats& factors, int64_t count) {
+      need(!factors || factors->length() >= count, "there is a coefficient for each edge or node");
+    };
+    need(map.num_edges() <= indices.length(), "there is an id for each edge");
+    reaches(weight, map.num_edges());
+    reaches(src_scale, map.num_src);
+    reaches(dst_scale, map.num_dst);
+    reaches(loop, map.num_loops());
+    return map;
+  }
   int64_t num_edges() const { return indptr.data()[num_dst]; }
   int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
   bool is_in_place() const {
@@ -140,34 +164,24 @@ struct Map {
     return indptr.is_in_place() && indices.is_in_place() && are(weight, src_scale, dst_scale, loop);
   }
 };
-using MapFields = std::tuple<Indptr, Ids, int64_t, int64_t, bool, bool, double, OptionalFloats,
-                             OptionalFloats, OptionalFloats, OptionalFloats>;
+using MapFields = std::tuple<Indptr, Ids, bool, bool, double, OptionalFloats, OptionalFloats, OptionalFloats,
+                             OptionalFloats>;
+using SizedMap = std::tuple<nb::tuple, int64_t, int64_t>;  // MapFields, sources and destinations
 
-// alike: a map over the very same ids, if there is one.
-inline Map map_of(MapFields fields, const Map* alike = nullptr) {
-  auto& [indptr, indices, num_src, num_dst, mean, skip_loops, loop_scale, weight, src, dst, loop] = fields;
-  if (alike != nullptr) {
-    indptr = alike->indptr;
-    indices = alike->indices;
-  } else {
-    indptr.take("indptr");
-    indices.take("indices");
-  }
+// before: the map made last, whose fields may be the very same, as levels of one batch share them.
+inline Map map_of(const SizedMap& given, const SizedMap* before = nullptr, const Map* of_before = nullptr) {
+  const auto& [given_fields, num_src, num_dst] = given;
+  if (before != nullptr && std::get<0>(*before).is(given_fields)) return of_before->between(num_src, num_dst);
+  auto fields = nb::cast<MapFields>(given_fields);
+  auto& [indptr, indices, mean, skip_loops, loop_scale, weight, src, dst, loop] = fields;
+  indptr.take("indptr");
+  indices.take("indices");
   take(weight, "weight");
   take(src, "src_scale");
   take(dst, "dst_scale");
   take(loop, "loop");
-  need_count(num_dst, 0, indptr.length() - 1, "num_dst");
-  Map map{indptr, indices, num_src, num_dst, mean, skip_loops, loop_scale, weight, src, dst, loop};
-  const auto reaches = [](const OptionalFloats& factors, int64_t count) {
-    need(!factors || factors->length() >= count, "there is a coefficient for each edge or node");
-  };
-  need(map.num_edges() <= indices.length(), "there is an id for each edge");
-  reaches(weight, map.num_edges());
-  reaches(src, num_src);
-  reaches(dst, num_dst);
-  reaches(loop, map.num_loops());
-  return map;
+  const Map map{indptr, indices, 0, 0, mean, skip_loops, loop_scale, weight, src, dst, loop};
+  return map.between(num_src, num_dst);
 }
 
 inline SpmmArgs arguments_of(const Map& map) {

@@ -107,14 +107,12 @@ class Pass {
   Pass(const Pass&) = delete;
   Pass& operator=(const Pass&) = delete;
   // Takes what the segment reads: values, operands, maps, the counts of first rows, and for each of its
-  // messages the features and weights of edges; and memory for what it writes. Refuses what does not fit
-  // before anything runs.
+  // messages the features and weights of edges. Refuses what does not fit before anything runs.
   Pass(std::shared_ptr<const Plan> plan, const std::vector<nb::object>& values,
-       std::vector<std::shared_ptr<const Operand>> operands, const std::vector<nb::tuple>& maps,
-       const std::vector<int64_t>& counts, std::vector<WrittenFloatRows> outs, std::vector<OfEdges> of_edges)
-      : plan_(std::move(plan)), outs_(std::move(outs)), operands_(std::move(operands)) {
+       std::vector<std::shared_ptr<const Operand>> operands, const std::vector<SizedMap>& maps,
+       const std::vector<int64_t>& counts, std::vector<OfEdges> of_edges)
+      : plan_(std::move(plan)), operands_(std::move(operands)) {
     need(values.size() == plan_->num_reads, "there is a matrix for each value that is read");
-    need(outs_.size() == plan_->writes.size(), "there is memory for each value that is written");
     for (auto& [features, weight] : of_edges) {
       take(features, "features");
       take(weight, "weight");
@@ -126,47 +124,44 @@ class Pass {
     outside_.assign(num_values, -1);
     kept_.assign(num_values, false);
     for (size_t i = 0; i < values.size(); ++i) {
-      tensors_.push_back(values[i].attr("data"));
-      values_.emplace_back(tensors_[i]).take("x");
+      const nb::object tensor = values[i].attr("data");  // of its own, as Operand has one
+      values_.emplace_back(tensor).take("x");
       rows_[i] = matrix_of(values_[i]);
       outside_[i] = static_cast<int>(i);
     }
     maps_.reserve(maps.size());
-    for (size_t i = 0; i < maps.size(); ++i) {
-      auto fields = nb::cast<MapFields>(maps[i]);
-      const auto shares = [&](int field) { return maps[i][field].is(maps[i - 1][field]); };
-      const bool is_alike = i > 0 && shares(0) && shares(1);  // as levels of one batch are
-      maps_.push_back(map_of(std::move(fields), is_alike ? &maps_.back() : nullptr));
-    }
+    for (size_t i = 0; i < maps.size(); ++i)
+      maps_.push_back(i > 0 ? map_of(maps[i], &maps[i - 1], &maps_.back()) : map_of(maps[i]));
     size_t next = 0;
     for (const Operation& op : plan_->operations) rows_[op.out] = checked(op, counts, next);
-    for (size_t i = 0; i < outs_.size(); ++i) {
-      outs_[i].take("out");
-      FloatMatrix& rows = rows_[plan_->writes[i]];
-      need_shape(outs_[i], rows.rows, rows.width);
-      rows = matrix_of(outs_[i]);
-      outside_[plan_->writes[i]] = static_cast<int>(values_.size() + operands_.size() + i);
+    for (const int value : plan_->writes) {
+      FloatMatrix& rows = rows_[value];
+      written_.push_back(tensor_over(row_memory(rows.rows * rows.width), {rows.rows, rows.width}));
+      outs_.emplace_back(written_.back()).take("out");
+      rows = matrix_of(outs_.back());
+      outside_[value] = static_cast<int>(values_.size() + operands_.size() + outs_.size() - 1);
     }
     for (const Operation& op : plan_->operations)  // a view of first rows changes with the whole
       if (op.kind == Kind::kFirstRows && outside_[op.out] < 0) outside_[op.out] = outside_[op.x];
   }
 
-  // Computes the values. draws: seed and ids of each operation with dropout, in order. of_values and
-  // of_operands: which of them want gradients. Returns the numbers of what backward reads, where values,
+  // Computes the values. draws: seed and ids of each operation with dropout, in order. wanted: which of the
+  // values and operands want gradients. Returns the outs; the numbers of what backward reads, where values,
   // operands, outs, maps, features and weights are counted in this order; and the numbers of the outs that
   // have no gradients.
-  std::tuple<std::vector<int>, std::vector<int>> forward(std::vector<Draw> draws,
-                                                         const std::vector<bool>& of_values,
-                                                         const std::vector<bool>& of_operands) {
-    need(of_values.size() == values_.size() && of_operands.size() == operands_.size(),
+  std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> forward(
+      std::vector<Draw> draws, const std::vector<bool>& wanted) {
+    need(wanted.size() == values_.size() + operands_.size(),
          "whether each value and operand wants a gradient");
     need(steps_.empty(), "forward runs once");
     for (Draw& draw : draws) take(std::get<1>(draw), "ids");
     draws_ = std::move(draws);
-    wants_ = of_values;
+    const auto first_operand = wanted.begin() + static_cast<std::ptrdiff_t>(values_.size());
+    wants_.assign(wanted.begin(), first_operand);
     wants_.resize(rows_.size(), false);
-    operand_wants_ = of_operands;
+    operand_wants_.assign(first_operand, wanted.end());
     size_t next = 0;
+    steps_.reserve(plan_->operations.size());
     for (const Operation& op : plan_->operations) begin_step(op, next);
     {
       const nb::gil_scoped_release release;
@@ -180,17 +175,7 @@ class Pass {
     std::vector<int> constant;
     for (size_t i = 0; i < outs_.size(); ++i)
       if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
-    return {reads_, std::move(constant)};
-  }
-
-  // The values and operands that want gradients, and None in the place of the others.
-  std::vector<nb::object> wanted() const {
-    std::vector<nb::object> found(values_.size() + operands_.size(), nb::none());
-    for (size_t i = 0; i < values_.size(); ++i)
-      if (wants_[i]) found[i] = tensors_[i];
-    for (size_t i = 0; i < operands_.size(); ++i)
-      if (operand_wants_[i]) found[values_.size() + i] = operands_[i]->tensor;
-    return found;
+    return {std::move(written_), reads_, std::move(constant)};
   }
 
   // The maps, by number, that backward transposes.
@@ -201,19 +186,17 @@ class Pass {
     return found;
   }
 
-  // Computes gradients. grads: of the outs, or None. reversed: transposes of some maps by number, with the
-  // places of their edges if dropout or rows of edges need them. made: memory for the gradients of the values
-  // and operands, None where one is not wanted. gives_up: whether this is the last call. Returns the numbers
-  // of values and operands that no gradient reaches: their memory was not written.
-  std::vector<int> backward(std::vector<std::optional<StridedFloats>> grads,
-                            std::vector<std::tuple<int, MapFields, OptionalIds>> reversed,
-                            const std::vector<nb::object>& made, bool gives_up) {
+  // Returns the gradients of the values and operands, None where one is not wanted or nothing reaches it.
+  // grads: of the outs, or None. reversed: transposes of some maps by number, with the places of their edges
+  // if dropout or rows of edges need them. gives_up: whether this is the last call.
+  std::vector<nb::object> backward(std::vector<std::optional<StridedFloats>> grads,
+                                   std::vector<std::tuple<int, SizedMap, OptionalIds>> reversed,
+                                   bool gives_up) {
     need(steps_.size() == plan_->operations.size(), "forward comes before backward");
     need(!has_given_up_, "what backward reads has been freed");
     const bool stays = std::all_of(reads_.begin(), reads_.end(), [this](int i) { return is_in_place(i); });
     need(stays, "memory that backward reads was moved after the forward pass, as share_memory() does");
     need(grads.size() == outs_.size(), "there is a gradient for each value that is written");
-    need(made.size() == values_.size() + operands_.size(), "there is memory for each gradient");
     std::vector<FloatMatrix> held(rows_.size());
     for (size_t i = 0; i < grads.size(); ++i) {
       if (!grads[i]) continue;
@@ -225,53 +208,54 @@ class Pass {
     std::vector<std::optional<Map>> given(maps_.size());
     for (auto& [number, fields, places] : reversed) {
       take(places, "places");
-      given.at(number) = map_of(std::move(fields));
+      given.at(number) = map_of(fields);
       need_length(places, given[number]->num_edges());
       given[number]->places = places;
     }
-    Gradients to{std::vector<WrittenFloatRows>(made.size()), std::vector<Array<float, 1>>(made.size()),
-                 std::vector<Array<float, 3>>(made.size()), std::vector<bool>(made.size(), false)};
-    for (size_t i = 0; i < made.size(); ++i) {
-      const bool is_wanted = i < values_.size() ? wants_[i] : operand_wants_[i - values_.size()];
-      need(made[i].is_none() != is_wanted, "there is memory for each gradient that is wanted");
-      take_gradient(made[i], i, to);
-    }
+    Gradients to(values_.size() + operands_.size());
     reversed_.resize(maps_.size());
     // Several threads may pass back through one graph at a time: then nothing is freed.
     const Counted running(num_running_);
     gives_up = gives_up && num_running_ == 1;
     has_given_up_ = gives_up;
-    const nb::gil_scoped_release release;
-    for (size_t i = steps_.size(); i-- > 0;) {
-      const Operation& op = plan_->operations[i];
-      FloatMatrix grad = std::move(held[op.out]);
-      held[op.out] = {};
-      if (grad.data != nullptr && steps_[i].wants_any())
-        back(op, steps_[i], std::move(grad), given, held, to);
-      if (!gives_up) continue;
-      if (outside_[op.out] < 0) rows_[op.out].free();
-      steps_[i].sums.free();
-      steps_[i].attended = {};
-      steps_[i].sent = {};
+    {
+      const nb::gil_scoped_release release;
+      for (size_t i = steps_.size(); i-- > 0;) {
+        const Operation& op = plan_->operations[i];
+        FloatMatrix grad = std::move(held[op.out]);
+        held[op.out] = {};
+        if (grad.data != nullptr && steps_[i].wants_any())
+          back(op, steps_[i], std::move(grad), given, held, to);
+        if (!gives_up) continue;
+        if (outside_[op.out] < 0) rows_[op.out].free();
+        steps_[i].sums.free();
+        steps_[i].attended = {};
+        steps_[i].sent = {};
+      }
+      for (size_t i = 0; i < values_.size(); ++i) {
+        if (!wants_[i] || held[i].data == nullptr) continue;
+        FloatMatrix& grad = held[i];
+        if (grad.own.use_count() == 1 && grad.own.get() == grad.data && grad.stride == grad.width) {
+          to[i] = std::move(grad);
+          continue;
+        }
+        to[i] = FloatMatrix::make(grad.rows, grad.width);
+        copy_rows(grad, to[i]);
+      }
     }
-    for (size_t i = 0; i < values_.size(); ++i) {
-      if (!wants_[i] || held[i].data == nullptr) continue;
-      copy_rows(held[i], matrix_of(to.matrices[i]));
-      to.written[i] = true;
+    std::vector<nb::object> found(to.size(), nb::none());
+    for (size_t i = 0; i < to.size(); ++i) {
+      if (to[i].data == nullptr) continue;
+      const bool is_value = i < values_.size();
+      const std::vector<int64_t> sizes{to[i].rows, to[i].width};
+      found[i] = tensor_over(std::move(to[i].own), is_value ? sizes : operands_[i - values_.size()]->sizes());
     }
-    std::vector<int> missed;
-    for (size_t i = 0; i < made.size(); ++i)
-      if (!to.written[i]) missed.push_back(static_cast<int>(i));
-    return missed;
+    return found;
   }
 
  private:
-  struct Gradients {
-    std::vector<WrittenFloatRows> matrices;
-    std::vector<Array<float, 1>> vectors;
-    std::vector<Array<float, 3>> by_head;
-    std::vector<bool> written;
-  };
+  // The gradients of values and operands; those that nothing reaches have no memory.
+  using Gradients = std::vector<FloatMatrix>;
 
   struct Counted {
     explicit Counted(int& count) : of(count) { ++of; }
@@ -567,31 +551,9 @@ class Pass {
     return a;
   }
 
-  void take_gradient(const nb::object& given, size_t place, Gradients& to) const {
-    if (given.is_none()) return;
-    if (place < values_.size()) {
-      to.matrices[place] = WrittenFloatRows(given);
-      to.matrices[place].take("grad");
-      need_shape(to.matrices[place], rows_[place].rows, rows_[place].width);
-      return;
-    }
-    const Operand* of = operand(static_cast<int>(place - values_.size()));
-    need(of != nullptr, "an operand that is not there has no gradient");
-    if (of->num_dimensions == 3) {
-      to.by_head[place] = Array<float, 3>(given);
-      to.by_head[place].take("grad_vectors");
-      for (int i = 0; i < 3; ++i)
-        need(to.by_head[place].extent(i) == of->by_head.extent(i), "grad_vectors has the vectors' shape");
-    } else if (of->num_dimensions == 1) {
-      to.vectors[place] = Array<float, 1>(given);
-      to.vectors[place].take("grad_bias");
-      need_length(to.vectors[place], of->vector.length());
-    } else {
-      to.matrices[place] = WrittenFloatRows(given);
-      to.matrices[place].take("grad_weight");
-      need_shape(to.matrices[place], of->rows(), of->columns());
-      need(of->columns() == to.matrices[place].stride(0) || of->rows() < 2, "grad_weight must be contiguous");
-    }
+  // Memory for the gradient of an operand.
+  float* gradient(int number, Gradients& to) const {
+    return (to[values_.size() + number] = FloatMatrix::make(1, operand(number)->size())).data;
   }
 
   // Adds a gradient to those of a value.
@@ -629,12 +591,9 @@ class Pass {
     const auto [reversed, places] = transposed(op.edges, given, keeps || op.p > 0);
     const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
                                                         step.attended, std::move(grad), keeps);
-    for (const bool is_dst : {false, true}) {
-      const size_t place = values_.size() + (is_dst ? op.other_weight : op.weight);
-      if (!(is_dst ? step.of_other_weight : step.of_weight)) continue;
-      std::copy_n(of.vectors.data + is_dst * of.vectors.width, of.vectors.width, to.by_head[place].data());
-      to.written[place] = true;
-    }
+    const int64_t width = of.vectors.width;
+    if (step.of_weight) std::copy_n(of.vectors.data, width, gradient(op.weight, to));
+    if (step.of_other_weight) std::copy_n(of.vectors.data + width, width, gradient(op.other_weight, to));
     if (step.of_x) add(held[op.x], of.src);
     if (step.of_key) add(held[op.key], of.key);
     if (step.of_other) add(held[op.other], of.dst);
@@ -666,35 +625,23 @@ class Pass {
     const float* row = gradients.parameters.data;
     for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
       const int number = of.parameters[i];
-      const size_t place = values_.size() + number;
-      if (!operand_wants_[number]) continue;
-      const Operand& one = *operand(number);
-      float* target = one.num_dimensions == 1   ? to.vectors[place].data()
-                      : one.num_dimensions == 3 ? to.by_head[place].data()
-                                                : to.matrices[place].data();
-      one.join(row, of.width, target);
-      to.written[place] = true;
+      if (operand_wants_[number]) operand(number)->join(row, of.width, gradient(number, to));
     }
   }
 
   void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
             std::vector<FloatMatrix>& held, Gradients& to) {
-    const size_t first = values_.size();
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
     const FloatMatrix &x = rows_[op.x], &out = rows_[op.out];
     const auto gram_to = [&](const FloatMatrix& rows, const FloatMatrix& of, int number) {
-      gram(rows, of, to.matrices[first + number].data());
-      to.written[first + number] = true;
+      gram(rows, of, gradient(number, to));
     };
     if (step.has_epilogue) {
       const bool overwrites = grad.own.use_count() == 1 && grad.stride == grad.width;
       const FloatMatrix rows = overwrites ? grad : FloatMatrix::make(grad.rows, grad.width);
       EpilogueArgs a = epilogue_arguments(op.act != 0 ? out : grad, rows, step.epilogue);
       a.grad = {grad.data, grad.stride};
-      if (step.of_bias) {
-        a.grad_bias = to.vectors[first + op.bias].data();
-        to.written[first + op.bias] = true;
-      }
+      if (step.of_bias) a.grad_bias = gradient(op.bias, to);
       run_epilogue_backward(a);
       grad = rows;
     }
@@ -774,7 +721,7 @@ class Pass {
   }
 
   std::shared_ptr<const Plan> plan_;
-  std::vector<nb::object> tensors_;  // of the values, as Operand has one
+  std::vector<nb::object> written_;  // of the outs, until forward returns them
   std::vector<FloatRows> values_;
   std::vector<WrittenFloatRows> outs_;
   std::vector<std::shared_ptr<const Operand>> operands_;  // null where None was given
@@ -850,8 +797,8 @@ class Segment {
 
   // None where the segment cannot run on what is given; see Pass.
   Pass* begin(const std::vector<nb::object>& values, const std::vector<nb::object>& operands,
-              const std::vector<nb::tuple>& maps, const std::vector<int64_t>& counts,
-              std::vector<WrittenFloatRows> outs, std::vector<OfEdges> of_edges) {
+              const std::vector<SizedMap>& maps, const std::vector<int64_t>& counts,
+              std::vector<OfEdges> of_edges) {
     try {
       need(operands.size() == plan_->num_operands, "there is each operand, or None");
       std::vector<std::shared_ptr<const Operand>> read(operands.size());
@@ -864,7 +811,7 @@ class Segment {
         read[i] = is_known ? last : std::make_shared<const Operand>(operands[i]);
       }
       operands_ = read;
-      return new Pass(plan_, values, std::move(read), maps, counts, std::move(outs), std::move(of_edges));
+      return new Pass(plan_, values, std::move(read), maps, counts, std::move(of_edges));
     } catch (const std::exception&) {
       return nullptr;
     }
@@ -880,17 +827,16 @@ class Segment {
 void bind_segments(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<Pass>(m, "SegmentPass")
-      .def("forward", &Pass::forward, "draws"_a, "of_values"_a, "of_operands"_a)
-      .def("wanted", &Pass::wanted)
+      .def("forward", &Pass::forward, "draws"_a, "wanted"_a)
       .def("transposed_maps", &Pass::transposed_maps)
-      .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "made"_a, "gives_up"_a);
+      .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
                     std::tuple<double, double, double>, double, std::vector<Messages::Fields>>(),
            "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a,
            "messages"_a = nb::make_tuple())
       .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
-           "counts"_a, "outs"_a, "of_edges"_a = nb::make_tuple());
+           "counts"_a, "of_edges"_a = nb::make_tuple());
 }
 
 }  // namespace gb

@@ -81,6 +81,8 @@ class BatchCall:
     """:func:`_shared_of` the call, if it is known."""
     drawn: Sampled | None = None
     """The sample that graphbraid's sampler drew for the batch; None if edges may be others than drawn."""
+    is_bare: bool = False
+    """Whether the batch is of one node type, and the model takes no weights, features or matrix of edges."""
     sampled: list[list[SampledEdges]] | None = field(init=False)
     """The edges of each relation as they were drawn; None if they may be others."""
 
@@ -276,12 +278,11 @@ class BatchCall:
 
         That is a drawn batch of one node type, without weights or features of edges, whose ``x`` fits.
         """
-        given, drawn = self.given, self.drawn
-        of_edges = given.typed or given.weights or given.edge_channels is not None
-        if drawn is None or parameter is None or of_edges or given.takes_matrix(self.calling):
+        drawn = self.drawn
+        if drawn is None or parameter is None or not self.is_bare:
             return False
         x = self.values[X]
-        if not is_plain(x) or x.ndim != 2 or x.shape[0] != len(drawn.n_id_by_type[0]):
+        if not is_plain(x) or x.ndim != 2 or x.shape[0] != drawn.n_id_by_type[0].numel():
             return False
         vars(self).update(x={ONLY_NODE_TYPE: x}, num_nodes={ONLY_NODE_TYPE: x.shape[0]})
         return x.is_floating_point() and (x.dtype, x.device) == (parameter.dtype, parameter.device)
@@ -328,6 +329,17 @@ class BatchCall:
         Args:
             num_relations: number of relations into which a batch of one type is divided by ``edge_type``.
         """
+        drawn, drawn_edges = self.drawn, self.sampled
+        is_bare = self.is_bare and not num_relations
+        if is_bare and drawn and drawn_edges and drawn.by_hop and self.batch.layout == "subgraph":
+            [hop_counts], [[edges]] = drawn.nodes_by_type, drawn_edges  # the most common case
+            is_enough = self.trims and (self.num_seeds is None or self.num_seeds <= hop_counts[0])
+            return BatchEdges(
+                relations=[RelationEdges(drawn=edges)],
+                num_nodes=[*self.num_nodes.values()],
+                hops=[[*accumulate(hop_counts)]] if is_enough else (),
+                is_directed=True,
+            )
         weight = None if self.given.weights is None else self.values[self.given.weights]
         counts, batch = self.num_nodes, self.batch
         is_drawn = not num_relations and self.given.matrix is None
@@ -513,6 +525,7 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         trims=num_seeds is not None,
         shared=shared,
         drawn=drawn,
+        is_bare=not (typed or taken),
     )
 
 

@@ -279,10 +279,11 @@ class LevelEdges:
 
 def map_fields(
     how: Aggregation, csc: Csc | SampledEdges, num_src: int, num_dst: int, weight: Tensor | None
-) -> tuple[Any, ...]:
-    """Return a map over edges as a native segment takes it."""
+) -> tuple[tuple[Any, ...], int, int]:
+    """Return a map over edges as a native segment takes it: its fields, and the numbers of rows."""
     factors = weight, how.src_scale, how.dst_scale, how.loop
-    return csc.indptr, csc.indices, num_src, num_dst, how.mean, how.skip_loops, how.loop_scale, *factors
+    fields = csc.indptr, csc.indices, how.mean, how.skip_loops, how.loop_scale, *factors
+    return fields, num_src, num_dst
 
 
 @cache
@@ -352,16 +353,16 @@ class Levels:
             fields = self._fields[key] = self._fields_of(of, adjacency, plain)
         if not fields or num_dst >= fields[0].numel():
             return self.edges(level, number).map_fields(adjacency)
-        return *fields[:2], self.sizes[level][of.source], num_dst, *fields[4:]
+        return fields, self.sizes[level][of.source], num_dst
 
     def _fields_of(
         self, of: RelationEdges, adjacency: AdjacencyMatrix, plain: Aggregation | None
     ) -> tuple[Any, ...]:
-        """Return a map over all edges of a relation, without sizes; () if levels have edges of their own."""
+        """Return the fields of a map over all edges of a relation; () if levels have edges of their own."""
         if of.blocks or (plain is None and adjacency.kind != "gcn"):
             return ()
         if (drawn := of.drawn) is not None and of.weight is None and plain is not None:
-            return map_fields(plain, drawn, 0, 0, None)
+            return map_fields(plain, drawn, 0, 0, None)[0]
         if drawn is not None and of.weight is None and adjacency.scale == 1:
             # gcn_norm's factors, without its checks and without what it keeps for another call. Drawn edges
             # end before nodes without in-edges, whose degrees are known.
@@ -369,11 +370,11 @@ class Levels:
             scale = torch.empty(self._edges.num_nodes[of.source], dtype=torch.float32)
             loops = adjacency.loop_scale
             skips = kernels.gcn_scale(drawn.indptr, drawn.indices, loops, scale)
-            return drawn.indptr, drawn.indices, 0, 0, False, skips, loops, None, scale, scale, None
+            return drawn.indptr, drawn.indices, False, skips, loops, None, scale, scale, None
         csc = self._whole(of)
         how = plain or aggregation(adjacency, csc, torch.float32)
         weight = csc.weight if plain is not None and adjacency.weighted else how.weight
-        return map_fields(how, csc, 0, 0, weight)
+        return map_fields(how, csc, 0, 0, weight)[0]
 
     def _whole(self, of: RelationEdges) -> Csc:
         """Return all edges of a relation that has no blocks."""

@@ -33,7 +33,7 @@ from graphbraid.fullgraph.batches.edges import Levels, map_fields, plain_map
 from graphbraid.machine.hardware import Rates
 from graphbraid.ops.attention import first_keys
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunction
-from graphbraid.ops.kernels import LEAST_POOLED, counts_memory, new_rows, watching
+from graphbraid.ops.kernels import counts_memory, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
 from graphbraid.ops.message_kernel import keeps_logits, kinds_of, native_programs
@@ -532,8 +532,7 @@ class NativeSegment:
         levels = run.levels
         maps = [levels.map_fields(*one) for one in self._maps]
         counts = [run.num_rows(op) for op in self._first_rows]
-        outs = [new_rows(x, run.rows_of(value), self._widths[value]) for value in self.writes]
-        begun = self._made.begin(values, operands, maps, counts, outs, of_edges)
+        begun = self._made.begin(values, operands, maps, counts, of_edges)
         if begun is None:
             return None
         draws = []
@@ -542,15 +541,16 @@ class NativeSegment:
             keys = first_keys if isinstance(op, ir.Attention) else row_ids
             draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
-            weights = [None if one[7] is None or one[7].is_inference() else one[7] for one in maps]
+            of_maps = [fields[5] for fields, *_ in maps]
+            weights = [None if one is None or one.is_inference() else one for one in of_maps]
             weights += [one for of_one in zip(*of_edges, strict=True) for one in of_one]
-            how = self, begun, levels, draws, outs, weights
+            how = self, begun, levels, draws, weights
             # autograd's own `apply` is that of Function's base; Function adds only what torch.func needs.
             in_transform = torch._C._are_functorch_transforms_active()
             function: Any = _NativePass if in_transform else super(torch.autograd.Function, _NativePass)
             found: Sequence[Tensor] = function.apply(how, *values, *operands)
             return found
-        begun.forward(draws, [False] * len(values), [False] * len(operands))
+        outs: Sequence[Tensor] = begun.forward(draws, [False] * (len(values) + len(operands)))[0]
         return outs
 
     def _compiled(self, kernels: Any) -> Any:
@@ -624,10 +624,9 @@ class NativeSegment:
 class _NativePass(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, how: tuple[Any, ...], *tensors: Tensor | None) -> tuple[Tensor, ...]:
-        segment, begun, levels, draws, outs, weights = how
+        segment, begun, levels, draws, weights = how
         ctx.set_materialize_grads(False)
-        needs, num_values = ctx.needs_input_grad[1:], len(segment._reads)
-        reads, constant = begun.forward(draws, needs[:num_values], needs[num_values:])
+        outs, reads, constant = begun.forward(draws, ctx.needs_input_grad[1:])
         held: tuple[Tensor | None, ...] = (*tensors, *outs, *weights)
         ctx.read = [one for place in reads if (one := held[place]) is not None]
         ctx.versions = [one._version for one in ctx.read]
@@ -652,13 +651,10 @@ class _NativePass(torch.autograd.Function):
         gives_up = not torch._C._autograd._get_current_graph_task_keep_graph()
         if gives_up:
             ctx.begun = None
-        made = [None if one is None else _gradient_for(one) for one in begun.wanted()]
         turned: list[Any] = []
         if not ctx.levels.are_drawn:  # whose edges no later batch has
             turned = [one for n in begun.transposed_maps() for one in segment.reversed(ctx.levels, n)]
-        for place in begun.backward(grads, turned, made, gives_up):
-            made[place] = None
-        return None, *made
+        return None, *begun.backward(grads, turned, gives_up)
 
 
 def _of_edges(
@@ -667,13 +663,6 @@ def _of_edges(
     """Return the features and the weights of edges that messages read."""
     features = run.edge_attr(op, _FLOAT32) if ir.ReadRows.FEATURES in roles else None
     return features, run.edge_weight(op, _FLOAT32) if ir.ReadRows.WEIGHT in roles else None
-
-
-def _gradient_for(one: Tensor) -> Tensor:
-    """Return memory for a tensor's gradient, row by row as the kernels write it; large rows' in the pool."""
-    if one.numel() >= LEAST_POOLED // 4 and one.ndim == 2:
-        return new_rows(one, *one.shape)
-    return torch.empty_like(one, memory_format=torch.contiguous_format)
 
 
 def _dropout_of(op: ir.Operation) -> float:
