@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import AdjacencyMatrix, DestinationRows, Linear, NotLoweredError, Scale
+from graphbraid.fullgraph.program import DestinationRows, Linear, NotLoweredError, Scale
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -30,7 +30,7 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
 )
 from graphbraid.fullgraph.reading.message_trial import traced_message
-from graphbraid.fullgraph.reading.reader import LayerCall, checked_linear, reads
+from graphbraid.fullgraph.reading.reader import LayerCall, Reader, checked_linear, reads
 from graphbraid.fullgraph.reading.trace_context import SCATTERS, TORCH_SCATTER, names_in
 from graphbraid.ops.message_reductions import REDUCTIONS_OF_SEVERAL, SCALERS, SeveralReductions
 from graphbraid.ops.messages import MessageReduction
@@ -107,7 +107,7 @@ def _scattered(layer: Any) -> str | None:
     held, names = dict(vars(layer)), list(inspect.signature(layer.aggregate).parameters)
     computed = frozenset(names) - {"ptr"}
     try:
-        graph, _ = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
+        traced = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
     except NotLoweredError:
         return None
     finally:
@@ -116,7 +116,7 @@ def _scattered(layer: Any) -> str | None:
         vars(layer).update(held)
     if found.keys() != held.keys() or any(found[key] is not value for key, value in held.items()):
         return None  # it keeps something
-    *calls, output = [node for node in graph.nodes if node.op != "placeholder"]
+    *calls, output = [node for node in traced.graph.nodes if node.op != "placeholder"]
     target: Any = calls[0].target if len(calls) == 1 and output.args[0] is calls[0] else None
     reductions = _scatters().get(target)
     if reductions is None:
@@ -198,12 +198,28 @@ def temperature_of(layer: Any) -> float | nn.Parameter | None:
 # It depends on the kernel that PyG chooses: ``torch.scatter_reduce`` shares the gradient, and counts its own
 # initial zero where the maximum is 0; ``torch.sparse.mm`` and torch-scatter give all of it to one message.
 
-SHARES: dict[tuple[tuple[float, ...], tuple[float, ...]], Ties] = {
+_Shares = tuple[tuple[float, ...], tuple[float, ...]]
+SHARES: dict[_Shares, Ties] = {
     ((1.0, 0.0), (1.0, 0.0)): "first",
     ((0.5, 0.5), (0.5, 0.5)): "shared",
     ((0.5, 0.5), (1 / 3, 1 / 3)): "shared with zero",
 }
 """Kinds by the gradients of two equal messages: first of two ones, then of two zeros."""
+
+
+def shares_of(largest: Callable[[Tensor], Tensor], like: Tensor) -> _Shares:
+    """Return the gradients of the first two of equal messages, ones and then zeros.
+
+    Args:
+        largest: returns the maximum or minimum of the messages.
+        like: as many messages, of any numbers.
+    """
+    found = []
+    for value in (1.0, 0.0):
+        given = torch.full_like(like, value, requires_grad=True)
+        (grad,) = torch.autograd.grad(largest(given).sum(), given)
+        found.append(tuple(round(share * 6) / 6 for share in grad.reshape(len(like), -1)[:2, 0].tolist()))
+    return found[0], found[1]
 
 
 def ties_of(
@@ -242,9 +258,7 @@ def ties_of(
 
 
 @functools.cache
-def _probe(
-    aggr: str, sparse: bool, fuse: bool, deterministic: bool, device: torch.device
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def _probe(aggr: str, sparse: bool, fuse: bool, deterministic: bool, device: torch.device) -> _Shares:
     """Return the gradients of two equal messages to a third node: of ones, and of zeros.
 
     The message is that of PyG's ``SimpleConv``, the row itself, as SAGEConv's is.
@@ -256,13 +270,7 @@ def _probe(
         edges = torch.tensor([[0, 1], [2, 2]], device=device)
         if sparse:
             edges = _sparse(edges.flip(0))
-        ones_and_zeros = []
-        for value in (1.0, 0.0):
-            x = torch.full((3, 1), value, device=device, requires_grad=True)
-            (grad,) = torch.autograd.grad(layer(x, edges)[2], x)
-            ones_and_zeros.append(tuple(round(share * 6) / 6 for share in grad.flatten().tolist()[:2]))
-    first, second = ones_and_zeros
-    return first, second
+        return shares_of(lambda x: layer(x, edges)[2], torch.ones(3, 1, device=device))
 
 
 def _sparse(places: Tensor) -> Tensor:
@@ -288,6 +296,11 @@ _HOOKS = ("propagate", "message", "aggregate", "message_and_aggregate", "edge_up
 MESSAGE_PASSING |= {f"_{name}_forward{pre}_hooks": anything for name in _HOOKS for pre in ("", "_pre")}
 
 
+def is_hgt(layer: nn.Module) -> bool:
+    """Return whether a layer is PyG's ``HGTConv`` or of a subclass of it."""
+    return any(is_from(kind, f"{PYG}.hgt_conv") for kind in type(layer).__mro__)
+
+
 def pyg_layer(
     attributes: Mapping[str, Allowed], children: tuple[str, ...] = (), **known: tuple[str, ...]
 ) -> Known:
@@ -302,11 +315,8 @@ def reads_pyg(
     *classes: str,
     attributes: Mapping[str, Allowed],
     takes: tuple[str, ...] = WEIGHTED,
-    gives: tuple[str, ...] = (),
-    relates: bool = False,
     weights: bool = True,
-    encodes: bool = False,
-    **known: tuple[str, ...],
+    **more: Any,
 ) -> Callable[[_Read], _Read]:
     """Enter a function as the reader of PyG's layers, each ``file.Class`` of ``torch_geometric.nn.conv``.
 
@@ -314,12 +324,10 @@ def reads_pyg(
         classes: the layers.
         attributes: tests of the values of plain attributes, besides those of PyG's base class.
         takes: see :class:`.Reader`.
-        gives: see :class:`.Reader`.
-        relates: see :class:`.Reader`.
         weights: whether edges may have weights. Some layers use them only if they come in a sparse matrix.
-        encodes: see :class:`.Reader`.
-        known: see :class:`.Known`.
+        more: further fields of :class:`.Reader` and of :class:`.Known`.
     """
+    known = {key: more.pop(key) for key in list(more) if key not in Reader.__dataclass_fields__}
 
     def enter(read: _Read) -> _Read:
         def checked(call: LayerCall) -> str:
@@ -328,29 +336,19 @@ def reads_pyg(
                 raise call.refuse("on edges with weights has no lowered form", "edges without weights")
             return read(call)
 
-        names, layer = (f"{PYG}.{name}" for name in classes), pyg_layer(attributes, **known)
-        reads(*names, known=layer, takes=takes, gives=gives, relates=relates, encodes=encodes)(checked)
+        names = (f"{PYG}.{name}" for name in classes)
+        reads(*names, known=pyg_layer(attributes, **known), takes=takes, **more)(checked)
         return read
 
     return enter
 
 
-def reads_own(
-    name: str,
-    attributes: Mapping[str, Allowed],
-    children: tuple[str, ...],
-    parameters: tuple[str, ...] = (),
-    *,
-    takes: tuple[str, ...] = ("x", "csc"),
-    **known: tuple[str, ...],
-) -> Callable[[_Read], _Read]:
-    """Enter a function as the reader of a layer of graphbraid, ``file.Class``.
-
-    A bias of None is a plain attribute, not a parameter.
-    """
+def own_layer(
+    attributes: Mapping[str, Allowed], children: tuple[str, ...], **known: tuple[str, ...]
+) -> Known:
+    """Return the attributes that a layer of graphbraid may hold. A bias of None is no parameter."""
     known = {"optional": ("bias",)} | known
-    allowed = Known({**attributes, "bias": one_of(None)}, parameters, children=children, **known)
-    return reads(f"{OWN}.{name}", known=allowed, takes=takes)
+    return Known({**attributes, "bias": one_of(None)}, children=children, **known)
 
 
 def _check_aggregation(call: LayerCall) -> None:
@@ -363,13 +361,6 @@ def _check_aggregation(call: LayerCall) -> None:
 
 
 # ---- operations
-
-
-def normalised(call: LayerCall, *, loops: bool, normalize: bool = True) -> AdjacencyMatrix:
-    """Return the adjacency normalised by PyG's ``gcn_norm``, or as it is if not ``normalize``."""
-    if not normalize:
-        return AdjacencyMatrix(kind="sum", weighted=call.edges.weighted)
-    return AdjacencyMatrix(kind="gcn", loop_scale=float(loops), weighted=call.edges.weighted)
 
 
 def narrows(weight: Tensor) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import Linear, View
 from graphbraid.fullgraph.reading.exact import is_from
+from graphbraid.fullgraph.reading.message_trial import MessageCalls, name_of_call
 from graphbraid.fullgraph.reading.reader import Writer
 
 if TYPE_CHECKING:
@@ -29,14 +30,10 @@ if TYPE_CHECKING:
 
 _MOST_PARTS = 8
 """Most terms of the sum that a value is followed as, and most products that one linear map may become."""
-_ADDS, _SUBTRACTS = (operator.add, torch.add, "add"), (operator.sub, torch.sub, "sub")
-_MULTIPLIES, _NEGATES = (operator.mul, torch.mul, "mul"), (operator.neg, torch.neg, "neg")
-_PRODUCTS = (operator.matmul, torch.matmul, torch.mm, "matmul", "mm")
-_JOINS: tuple[Any, ...] = (torch.cat, torch.concat, torch.stack, operator.getitem, torch.chunk, torch.split)
-_JOINS += ("chunk", "split", "repeat", "expand")
+_PRODUCTS = {"matmul", "mm"}
+_JOINS = {"cat", "concat", "stack", "getitem", "chunk", "split", "repeat", "expand"}
 """Calls that move columns to other places, which no step of a kernel does."""
-_SHAPES: tuple[Any, ...] = (torch.reshape, torch.flatten, torch.unsqueeze, torch.squeeze)
-_SHAPES += ("view", "reshape", "flatten", "squeeze", "unsqueeze", "contiguous")
+_SHAPES = {"reshape", "flatten", "unsqueeze", "squeeze", "view", "contiguous"}
 
 
 def is_plain_linear(module: nn.Module) -> bool:
@@ -45,13 +42,10 @@ def is_plain_linear(module: nn.Module) -> bool:
     return (type(module) is nn.Linear or is_pyg) and not any(map(vars(module).get, _HOOKS))
 
 
-@dataclass(frozen=True, eq=False)
-class TracedMessage:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TracedMessage(MessageCalls):
     """A message as calls on rows."""
 
-    graph: fx.Graph
-    tensors: dict[str, Tensor]
-    """The tensors that it reads beside its arguments, by the targets of nodes."""
     rows: dict[str, Any]
     """By argument, the name of the node rows from which it gets a row per edge, or anything else."""
     shapes: dict[str, tuple[int, ...]]
@@ -62,18 +56,6 @@ class TracedMessage:
     """Whether linear maps were taken out, so that the layer's own method computes something else."""
     after: LastMap | None = None
     """The linear map to apply to the reduced messages."""
-
-    def module(self, layer: nn.Module) -> fx.GraphModule:
-        """Return the calls as a module, which holds the layer's own modules and parameters."""
-        return module_of(self.graph, self.tensors, layer)
-
-
-def module_of(graph: fx.Graph, tensors: Mapping[str, Tensor], layer: nn.Module) -> fx.GraphModule:
-    """Return the calls of a message as a module, which holds the layer's own modules and parameters."""
-    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-    named = {node.target: node.op for node in graph.nodes if node.op in ("call_module", "get_attr")}
-    held = {key: modules[key] if op == "call_module" else tensors[key] for key, op in named.items()}
-    return fx.GraphModule(held, graph)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +139,6 @@ class _Mover:
 
     def __post_init__(self) -> None:
         layer = self.of.layer
-        self._modules = {f"layer.{key}".rstrip("."): one for key, one in layer.named_modules()}
         self._graph, self._tensors = fx.Graph(), dict(self.message.tensors)
         self._rows, self._shapes = dict(self.message.rows), dict(self.message.shapes)
         self._dtype = next((p.dtype for p in layer.parameters()), self.of.dtype or torch.float32)
@@ -191,6 +172,7 @@ class _Mover:
                 self._graph.erase_node(made)
         left = {str(node.target) for node in self._graph.find_nodes(op="placeholder")}
         return TracedMessage(
+            layer=self.of.layer,
             graph=self._graph,
             tensors=self._tensors,
             rows={key: value for key, value in self._rows.items() if key in left},
@@ -248,7 +230,7 @@ class _Mover:
         """Return the value of a call from those of its arguments."""
         args, named = (fx.node.map_arg(one, held) for one in (node.args, node.kwargs))
         if node.op == "call_module":
-            module = self._modules[str(node.target)]
+            module = self.of.module(node)
             return args[0] if isinstance(module, nn.Dropout) else module(args[0])
         if node.target is F.dropout:
             return args[0]
@@ -260,24 +242,24 @@ class _Mover:
 
     def _followed(self, node: Any) -> Any:
         """Return a call's result as a sum; None if it is not known to be one, or has too many terms."""
-        target, args = node.target, node.args
+        name, args = name_of_call(node.target), node.args
         terms = [self._terms[one] for one in node.all_input_nodes if one in self._terms]
-        if not terms or (len(node.kwargs) > 0 and target not in (*_JOINS, *_SHAPES)):
+        if not terms or (len(node.kwargs) > 0 and name not in _JOINS | _SHAPES):
             return None
         made: Any = None
-        if target in (*_ADDS, *_SUBTRACTS):
-            made = self._sum(*args, sign=1.0 if target in _ADDS else -1.0) if len(args) == 2 else None
-        elif target in _NEGATES:
+        if name in ("add", "sub"):
+            made = self._sum(*args, sign=1.0 if name == "add" else -1.0) if len(args) == 2 else None
+        elif name == "neg":
             made = [(-factors, places) for factors, places in terms[0]]
-        elif target in _MULTIPLIES and len(terms) == 1 and any(isinstance(one, int | float) for one in args):
+        elif name == "mul" and len(terms) == 1 and any(isinstance(one, int | float) for one in args):
             number = next(float(one) for one in args if not isinstance(one, fx.Node))
             if number and math.isfinite(number):  # of an infinite or undefined number, 0 times is no 0
                 made = [(number * factors, places) for factors, places in terms[0]]
         elif self._rests(node):
             made = terms[0]
-        elif target is operator.getitem and isinstance(terms[0], tuple):
+        elif name == "getitem" and isinstance(terms[0], tuple):
             made = terms[0][args[1]]
-        elif target in (*_JOINS, *_SHAPES) and all(
+        elif name in _JOINS | _SHAPES and all(
             one in self._terms or not isinstance(self._held[one], Tensor) for one in node.all_input_nodes
         ):
             made = self._joined_terms(node, max(map(len, terms)))
@@ -286,7 +268,7 @@ class _Mover:
     def _rests(self, node: fx.Node) -> bool:
         """Return whether a call is an identity, or a dropout out of training."""
         if node.op == "call_module":
-            module = self._modules[str(node.target)]
+            module = self.of.module(node)
             return type(module) is nn.Identity or (type(module) is nn.Dropout and not module.training)
         given = dict(zip(("input", "p", "training"), node.args, strict=False)) | node.kwargs
         return node.target is F.dropout and given.get("training", True) is False
@@ -339,7 +321,7 @@ class _Mover:
         weight: Any
         bias: Any
         if node.op == "call_module":
-            module: Any = self._modules[str(node.target)]
+            module: Any = self.of.module(node)
             if not is_plain_linear(module):
                 return None
             x, weight, bias = node.args[0], module.weight, module.bias
@@ -349,14 +331,14 @@ class _Mover:
                 given.get("input"),
                 *(self._tensor(given.get(key)) for key in ("weight", "bias")),
             )
-        elif node.target in _PRODUCTS and len(node.args) == 2 and not node.kwargs:
+        elif name_of_call(node.target) in _PRODUCTS and len(node.args) == 2 and not node.kwargs:
             x, weight, bias = node.args[0], self._tensor(node.args[1]), None
         else:
             return None
         held = (weight,) if bias is None else (weight, bias)
         if not all(isinstance(one, nn.Parameter) for one in held) or weight.ndim != 2 or x not in self._terms:
             return None
-        return LastMap(weight, bias, turned=node.target in _PRODUCTS), x
+        return LastMap(weight, bias, turned=name_of_call(node.target) in _PRODUCTS), x
 
     def _tensor(self, argument: Any) -> Any:
         return self._held[argument] if isinstance(argument, fx.Node) else argument
@@ -377,7 +359,7 @@ class _Mover:
         like = self._held[node]
         given = [self._argument(end, value, tuple(like.shape[1:])) for end, value in values.items()]
         given += [self._product_of_edges(by, part) for part in parts if not part.leaf.value]
-        self._replace(node, given, is_written=any(_writes(user, self._modules) for user in node.users))
+        self._replace(node, given, is_written=any(map(self._writes, node.users)))
         return True
 
     def _product(self, by: LastMap, part: _Part) -> str:
@@ -432,8 +414,9 @@ class _Mover:
 
     def _copied(self, node: fx.Node) -> fx.Node:
         """Return the replacement of a call. Rows of nodes replace joined columns of such rows."""
-        joins = node.target in _JOINS and node.op != "placeholder" and isinstance(self._held[node], Tensor)
-        if joins and self._copies[node].target == node.target and isinstance(self._terms.get(node), list):
+        joins = name_of_call(node.target) in _JOINS and node.op != "placeholder"
+        is_copy = joins and isinstance(self._held[node], Tensor) and self._copies[node].target == node.target
+        if is_copy and isinstance(self._terms.get(node), list):
             shape, arguments = tuple(self._held[node].shape[1:]), list[tuple[str, str]]()
             for term in self._terms[node]:
                 parts = list(self._parts([term]))
@@ -452,10 +435,9 @@ class _Mover:
             self._replace(node, [self._argument(end, value, shape) for end, value in arguments])
         return self._copies[node]
 
+    def _writes(self, node: fx.Node) -> bool:
+        return node.op == "call_module" and bool(getattr(self.of.module(node), "inplace", False))
+
 
 _PYG_LINEAR = "torch_geometric.nn.dense.linear"
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks")
-
-
-def _writes(node: fx.Node, modules: Mapping[str, nn.Module]) -> bool:
-    return node.op == "call_module" and bool(getattr(modules[str(node.target)], "inplace", False))

@@ -270,21 +270,15 @@ class CallTrials:
 
     def _is_constant(self, node: fx.Node) -> bool:
         """Return whether a call computes its result of the graph alone, or of the shapes of node rows."""
-        if self._breaks.constants is None:
-            return False
-        if node.target in ("size", "dim") or (node.target is getattr and node.args[1] in _OF_SHAPE):
-            return all(self._has_constant_shape(node, one) for one in node.all_input_nodes)
-        return all(self._is_constant_for(node, one) for one in node.all_input_nodes)
+        by_shape = node.target in ("size", "dim") or (node.target is getattr and node.args[1] in _OF_SHAPE)
 
-    def _has_constant_shape(self, node: fx.Node, one: fx.Node) -> bool:
-        """Return whether an argument has one shape on one graph: not so are edges that a mask selects."""
-        is_rows = self.value_for(node, one) is not None or one.op == "get_attr"
-        return is_rows or self._is_constant_for(node, one)
+        def is_constant(one: fx.Node) -> bool:
+            if self.value_for(node, one) is not None or one.op == "get_attr":
+                return by_shape
+            # Edges that a mask selects have no shape of the graph either.
+            return one not in self.tried or self.tried[one].is_constant
 
-    def _is_constant_for(self, node: fx.Node, one: fx.Node) -> bool:
-        if self.value_for(node, one) is not None or one.op == "get_attr":
-            return False
-        return one not in self.tried or self.tried[one].is_constant
+        return self._breaks.constants is not None and all(map(is_constant, node.all_input_nodes))
 
     def _note_write(self, node: fx.Node, memory: set[int], *, is_constant: bool) -> bool:
         """Note that a call writes over an argument: calls that read it later come after this one.

@@ -1,15 +1,12 @@
 """Readers of GCN's, GraphSAGE's, GIN's and GAT's layers, PyG's and graphbraid's own, and of its models.
 
-graphbraid's own layers call its kernels, and a trace cannot look into these. The same functions read PyG's.
-Traces of PyG's layers would not replace them. A trace of GCNConv or SAGEConv gives the same aggregations,
-but not with ``cached=True``. A trace of GINConv makes ``1 + eps`` of a buffer a
-graph break. Traces of GATConv and GATv2Conv fail, as their forwards branch on their arguments.
+graphbraid's own layers call its kernels, and a trace cannot look into these. The same functions read PyG's,
+which traces would read less well: docs/decisions/0018-size-of-the-rooms.md.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,9 +17,9 @@ from graphbraid.fullgraph.reading.aggregations import (
     OWN,
     SIZES,
     loop_scale,
+    own_layer,
     plus_own,
     plus_scaled,
-    reads_own,
     reads_pyg,
     ties_of,
 )
@@ -61,13 +58,34 @@ _CACHE: dict[str, Allowed] = {"cached": flag, "_cached_edge_index": anything, "_
 @reads_pyg(
     "gcn_conv.GCNConv", attributes=_GCN | _CACHE, children=("lin",), parameters=("bias",), relates=True
 )
-def _read_pyg_gcn(call: LayerCall) -> str:
-    conv = call.layer
+@reads(f"{OWN}.gcn.GCNConv", known=own_layer(_GCN, ("lin",)), takes=("x", "csc", "edge_weight"))
+def _gcn(call: LayerCall) -> str:
+    conv, writer, is_own = call.layer, call.writer, not hasattr(call.layer, "cached")
     # PyG adds self-loops of weight 2 only if the edges have weights.
-    fill = 2.0 if conv.improved and (call.edges.weighted or call.edges.sparse) else 1.0
-    if not _cache_fits(call):
+    fill = 2.0 if conv.improved and (is_own or call.edges.weighted or call.edges.sparse) else 1.0
+    if not (is_own or _cache_fits(call)):
         raise call.refuse("keeps coefficients of other edges", "conv.reset_parameters(), or cached=False")
-    return _gcn(call, fill)
+    weight = checked_linear(call, "lin", has_bias=False).weight
+    if call.several:  # PyG refuses it, too
+        raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
+    rows = writer.add(ir.Linear, call.x, weight=weight)
+    out = writer.add(ir.Aggregate, rows, adjacency=normalised(call, fill))
+    return writer.epilogue(out, bias=conv.bias)
+
+
+def normalised(call: LayerCall, fill: float = 1.0) -> ir.AdjacencyMatrix:
+    """Return the adjacency that a layer's attributes ask for: normalised by PyG's ``gcn_norm``, or as it is.
+
+    Args:
+        call: the layer's call.
+        fill: weight of the self-loops that the layer adds, if it adds any.
+    """
+    conv = call.layer
+    of: dict[str, Any] = {"weighted": call.edges.weighted, "relation": call.edges.relation}
+    if not getattr(conv, "normalize", True):
+        return ir.AdjacencyMatrix(kind="sum", **of)
+    loops = fill if getattr(conv, "add_self_loops", False) else 0.0
+    return ir.AdjacencyMatrix(kind="gcn", loop_scale=loops, **of)
 
 
 def _cache_fits(call: LayerCall) -> bool:
@@ -93,24 +111,6 @@ def sorted_edges(weighted: tuple[Tensor, Tensor], num_nodes: int) -> tuple[Tenso
     return key, weight[stable]
 
 
-@reads_own("gcn.GCNConv", _GCN, ("lin",), takes=("x", "csc", "edge_weight"))
-def _read_own_gcn(call: LayerCall) -> str:
-    return _gcn(call, 2.0 if call.layer.improved else 1.0)
-
-
-def _gcn(call: LayerCall, fill: float) -> str:
-    conv, writer = call.layer, call.writer
-    weight = checked_linear(call, "lin", has_bias=False).weight
-    if call.several:  # PyG refuses it, too
-        raise call.refuse("of a pair of matrices has no lowered form", "one matrix of node rows")
-    adjacency = ir.AdjacencyMatrix(kind="sum", weighted=call.edges.weighted, relation=call.edges.relation)
-    if conv.normalize:
-        loops = fill if conv.add_self_loops else 0.0
-        adjacency = replace(adjacency, kind="gcn", loop_scale=loops)
-    out = writer.add(ir.Aggregate, writer.add(ir.Linear, call.x, weight=weight), adjacency=adjacency)
-    return writer.epilogue(out, bias=conv.bias)
-
-
 # ---- GraphSAGE
 
 _SAGE: dict[str, Allowed] = SIZES | dict.fromkeys(("normalize", "root_weight"), flag)
@@ -126,37 +126,26 @@ _NONE = one_of(None)
     relates=True,
     weights=False,
 )
-def _read_pyg_sage(call: LayerCall) -> str:
-    conv = call.layer
-    ties = ties_of(conv, call.refuse, sparse=call.edges.sparse) if conv.aggr == "max" else "shared"
-    projects = conv.project and conv._modules.get("lin") is not None
-    return _sage_of(call, ties, projects=projects, has_root=conv.root_weight)
-
-
 @reads(
     f"{OWN}.conv.SAGEConv",
     known=Known(_SAGE | {"lin": _NONE, "lin_r": _NONE}, children=("lin", "lin_l", "lin_r")),
     takes=("x", "csc"),
 )
 def _sage(call: LayerCall) -> str:
-    projects, has_root = (call.layer._modules.get(key) is not None for key in ("lin", "lin_r"))
-    return _sage_of(call, "shared", projects=projects, has_root=has_root)
-
-
-def _sage_of(call: LayerCall, ties: Ties, *, projects: bool, has_root: bool) -> str:
-    conv, writer, x, over = call.layer, call.writer, call.x, call.edges.relation
-    rows = x
-    if projects:
-        rows = writer.epilogue(writer.linear(x, checked_linear(call, "lin")), act="relu")
+    conv, writer, rows, over = call.layer, call.writer, call.x, call.edges.relation
+    if conv._modules.get("lin") is not None and getattr(conv, "project", True):
+        rows = writer.epilogue(writer.linear(rows, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
     if conv.aggr == "max":
+        is_pyg = hasattr(conv, "aggr_module")
+        ties: Ties = ties_of(conv, call.refuse, sparse=call.edges.sparse) if is_pyg else "shared"
         rows = writer.add(ir.Maximum, rows, ties=ties, relation=over)
         out = writer.add(ir.Linear, rows, weight=left.weight)
     else:
         rows = writer.add(ir.Linear, rows, weight=left.weight)
         adjacency = ir.AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
         out = writer.add(ir.Aggregate, rows, adjacency=adjacency)
-    if has_root:
+    if conv.root_weight:
         out = plus_own(call, out, "lin_r")
     out = writer.epilogue(out, bias=left.bias)
     return writer.add(ir.UnitRows, out) if conv.normalize else out
@@ -174,7 +163,11 @@ def _sage_of(call: LayerCall, ties: Ties, *, projects: bool, has_root: bool) -> 
     takes=("x", "edge_index", "size"),
     weights=False,
 )
-@reads_own("conv.GINConv", {"initial_eps": anything}, ("nn",), buffers=("eps",), optional=("eps",))
+@reads(
+    f"{OWN}.conv.GINConv",
+    known=own_layer({"initial_eps": anything}, ("nn",), buffers=("eps",), optional=("eps",)),
+    takes=("x", "csc"),
+)
 def _gin(call: LayerCall) -> str:
     conv, writer, x = call.layer, call.writer, call.x
     loops, bias = loop_scale(call), None
@@ -301,9 +294,26 @@ _TAKES = ("x", "edge_index", "edge_attr", "size", "return_attention_weights")
     relates=True,
     weights=False,
 )
-def _read_pyg_gat(call: LayerCall) -> str:
-    edges = _edge_part(call)
-    return _gat(call, **(edges | {"edge_vector": call.layer.att_edge} if edges else {}))
+@reads(
+    f"{OWN}.gat.GATConv",
+    known=own_layer(
+        _ATTENTION | {"row_dropout": probability, "res": _NONE},
+        ("lin", "res"),
+        parameters=("att_src", "att_dst"),
+    ),
+    takes=("x", "csc"),
+)
+def _gat(call: LayerCall) -> str:
+    conv, writer, edges = call.layer, call.writer, _edge_part(call)
+    edges |= {"edge_vector": conv.att_edge} if edges else {}
+    if call.own != call.x or conv._modules.get("lin") is None:
+        return _gat_of_two(call, **edges)
+    lin = checked_linear(call, "lin", has_bias=False)
+    rows = writer.add(ir.Linear, call.x, weight=lin.weight)
+    p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
+    summed = writer.epilogue(rows, p=p)
+    inputs = (rows,) if summed == rows else (summed, rows)
+    return _attend("gat", call, inputs, (conv.att_src, conv.att_dst), **edges)
 
 
 def _edge_part(call: LayerCall) -> dict[str, Any]:
@@ -327,24 +337,6 @@ def _can_fill(value: Any, channels: int) -> bool:
         fits = value.numel() == 1 or tuple(value.shape) in ((channels,), (1, channels))
         return fits and value.dim() <= 2 and value.is_floating_point() and not value.requires_grad
     return number(value) or (type(value) is str and value in ir.FILLS)
-
-
-@reads_own(
-    "gat.GATConv",
-    _ATTENTION | {"row_dropout": probability, "res": one_of(None)},
-    ("lin", "res"),
-    ("att_src", "att_dst"),
-)
-def _gat(call: LayerCall, **edges: Any) -> str:
-    conv, writer = call.layer, call.writer
-    if call.own != call.x or conv._modules.get("lin") is None:
-        return _gat_of_two(call, **edges)
-    lin = checked_linear(call, "lin", has_bias=False)
-    rows = writer.add(ir.Linear, call.x, weight=lin.weight)
-    p = float(getattr(conv, "row_dropout", 0.0)) if conv.training else 0.0
-    summed = writer.epilogue(rows, p=p)
-    inputs = (rows,) if summed == rows else (summed, rows)
-    return _attend("gat", call, inputs, (conv.att_src, conv.att_dst), **edges)
 
 
 def _gat_of_two(call: LayerCall, **edges: Any) -> str:
@@ -379,24 +371,28 @@ def _two_rows(call: LayerCall) -> list[str]:
     relates=True,
     weights=False,
 )
-def _read_pyg_gatv2(call: LayerCall) -> str:
-    if call.edges.channels is not None and call.layer._modules.get("lin_edge") is None:
-        raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")
-    return _gatv2(call, **_edge_part(call))
-
-
-@reads_own(
-    "gat.GATv2Conv",
-    _ATTENTION | {"share_weights": flag, "res": one_of(None)},
-    ("lin_l", "lin_r", "res"),
-    ("att",),
+@reads(
+    f"{OWN}.gat.GATv2Conv",
+    known=own_layer(
+        _ATTENTION | {"share_weights": flag, "res": _NONE}, ("lin_l", "lin_r", "res"), parameters=("att",)
+    ),
+    takes=("x", "csc"),
 )
-def _gatv2(call: LayerCall, **edges: Any) -> str:
-    conv, writer, (x, own) = call.layer, call.writer, _two_rows(call)
+def _gatv2(call: LayerCall) -> str:
+    conv = call.layer
+    if call.edges.channels is not None and conv._modules.get("lin_edge") is None:
+        raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")
+    writer, (x, own) = call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
     if not conv.share_weights or own != x:
         inputs.append(writer.linear(writer.add(ir.DestinationRows, own), checked_linear(call, "lin_r")))
-    return _attend("gatv2", call, tuple(inputs), (conv.att,), **edges)
+    return _attend("gatv2", call, tuple(inputs), (conv.att,), **_edge_part(call))
+
+
+def _with_own(call: LayerCall, out: str) -> str:
+    """Add the layer's own map of its rows, if there is one, and its bias."""
+    out = plus_own(call, out, "res") if call.layer._modules.get("res") is not None else out
+    return call.writer.epilogue(out, bias=call.layer.bias)
 
 
 def _attend(
@@ -420,6 +416,4 @@ def _attend(
         relation=call.edges.relation,
         **edges,
     )
-    if conv._modules.get("res") is not None:
-        out = plus_own(call, out, "res")
-    return call.writer.epilogue(out, bias=conv.bias)
+    return _with_own(call, out)

@@ -22,7 +22,8 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, FromCall, FromGraph, ReadRows
 from graphbraid.fullgraph.program.graph_break import DTYPE, EDGE_LIST, EDGE_WEIGHT, NUM_NODES
-from graphbraid.fullgraph.reading.before_edges import is_plain_linear
+from graphbraid.fullgraph.reading.before_edges import TracedMessage, is_plain_linear
+from graphbraid.fullgraph.reading.message_trial import name_of_call
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
@@ -31,31 +32,16 @@ from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]
 """The message's parameters that receive rows, and the rows that they read, as in :class:`.Messages`."""
-_BINARY = {
-    **dict.fromkeys((operator.add, torch.add, "add"), MessageOp.ADD),
-    **dict.fromkeys((operator.sub, torch.sub, "sub"), MessageOp.SUBTRACT),
-    **dict.fromkeys((operator.mul, torch.mul, "mul"), MessageOp.MULTIPLY),
-    **dict.fromkeys((operator.truediv, torch.div, "div"), MessageOp.DIVIDE),
-}
-_UNARY = {
-    **dict.fromkeys((torch.relu, F.relu, "relu", nn.ReLU), MessageOp.RELU),
-    **dict.fromkeys((torch.sigmoid, F.sigmoid, "sigmoid", nn.Sigmoid), MessageOp.SIGMOID),
-    **dict.fromkeys((torch.tanh, F.tanh, "tanh", nn.Tanh), MessageOp.TANH),
-    **dict.fromkeys((torch.exp, "exp"), MessageOp.EXP),
-    **dict.fromkeys((torch.abs, operator.abs, "abs"), MessageOp.ABS),
-}
-_NEGATIVE = (operator.neg, torch.neg, "neg")
-_LEAKY, _SILU = (F.leaky_relu, nn.LeakyReLU), (F.silu, nn.SiLU)
-_SQUARES = (torch.square, "square")
-_POWERS = (operator.pow, torch.pow, "pow")
+_BINARY = {"add": MessageOp.ADD, "sub": MessageOp.SUBTRACT, "mul": MessageOp.MULTIPLY}
+_BINARY |= dict.fromkeys(("truediv", "div"), MessageOp.DIVIDE)
+_UNARY = {name: MessageOp[name.upper()] for name in ("relu", "sigmoid", "tanh", "exp", "abs")}
+_SHAPES = {"view", "reshape", "flatten", "unsqueeze", "squeeze"}
+_ROWS = 1009
+"""More rows than an edge has columns: a call that merges rows with columns gives another number."""
 
 
 class _NotStepsError(Exception):
     """A call is none of the kernel's steps."""
-
-
-_VIEWS = ("view", "reshape", torch.reshape, "flatten", torch.flatten)
-_UNSQUEEZE, _SQUEEZE = (torch.unsqueeze, "unsqueeze"), (torch.squeeze, "squeeze")
 
 
 _Columns = tuple[int, range]
@@ -73,43 +59,39 @@ class _StepValue:
 
 
 def steps_of(
-    graph: fx.Graph,
-    layer: nn.Module,
+    message: TracedMessage,
     reads: MessageReads,
     *,
-    tensors: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
     encoders: Mapping[str, Any],
     used: Sequence[nn.Parameter],
-    shape: tuple[int, ...],
+    heads: int,
     reduction: MessageReduction | SeveralReductions,
     temperature: float | nn.Parameter | None = None,
 ) -> tuple[MessageStep, ...]:
     """Return a message as steps of a kernel; none if it is made of anything else.
 
     Args:
-        graph: the trace. A check has shown that all of it but softmaxes over in-neighbours works row by row.
-        layer: the layer, whose modules are named from ``layer.`` on.
+        message: the message. A check has shown that all of it but softmaxes over in-neighbours works row by
+            row. Its shape is ``(columns,)`` or ``(heads, channels)``.
         reads: the rows that the message reads.
-        tensors: the tensors that the trace reads beside its arguments.
-        shapes: by argument, the shape of an edge's row: ``()`` for one number.
         encoders: by argument that gets edge features, the linear map that they have passed before.
         used: the parameters that the message reads.
-        shape: the shape of an edge's message: ``(columns,)`` or ``(heads, channels)``.
+        heads: number of heads of its rows.
         reduction: how messages become one row.
         temperature: if given, messages are multiplied by the softmax over in-neighbours of the message times
             it.
     """
     roles = [role for _, role, _ in reads]
     many = max(roles.count(ReadRows.SOURCE), roles.count(ReadRows.DESTINATION)) > MOST_MATRICES
-    if many or max(roles.count(ReadRows.FEATURES), roles.count(ReadRows.WEIGHT)) > 1 or len(shape) > 2:
+    if (
+        many
+        or max(roles.count(ReadRows.FEATURES), roles.count(ReadRows.WEIGHT)) > 1
+        or len(message.shape) > 2
+    ):
         return ()
-    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
     try:
-        made = _Steps(
-            modules, reads, tensors=tensors, shapes=shapes, encoders=encoders, used=used, shape=shape
-        )
-        steps = made.all_of(graph) if temperature is None else made.softened(graph, temperature)
+        made = _Steps(message, reads, encoders, used, heads)
+        steps = made.all_of() if temperature is None else made.softened(temperature)
     except _NotStepsError:
         return ()
     return steps if fits_kernel(steps, used, reduction) else ()
@@ -126,28 +108,23 @@ class _Steps:
 
     def __init__(
         self,
-        modules: Mapping[str, nn.Module],
+        message: TracedMessage,
         reads: MessageReads,
-        *,
-        tensors: Mapping[str, Tensor],
-        shapes: Mapping[str, tuple[int, ...]],
         encoders: Mapping[str, Any],
         used: Sequence[nn.Parameter],
-        shape: tuple[int, ...],
+        heads: int,
     ) -> None:
-        self._tensors, self._modules, self._shapes = tensors, modules, shapes
-        self._encoders = encoders
+        self._message, self._encoders, self._used = message, encoders, used
         self._roles = {name: role for name, role, _ in reads}
-        self._used, self._width = used, math.prod(shape)
-        self._heads = heads_of(shape, shapes)
+        self._width, self._heads = math.prod(message.shape), heads
         self._steps: list[MessageStep] = []
         self._values: dict[fx.Node, _StepValue] = {}
         self._columns: dict[fx.Node, _Columns] = {}
         """What linear maps of edge features read."""
 
-    def all_of(self, graph: fx.Graph) -> tuple[MessageStep, ...]:
+    def all_of(self) -> tuple[MessageStep, ...]:
         """Return the steps; the last one gives the message."""
-        needed = set[fx.Node]()  # others only compare sizes, as PyG's GENConv does
+        graph, needed = self._message.graph, set[fx.Node]()  # others only compare sizes, as in PyG's GENConv
         for node in reversed(graph.nodes):
             if node.op == "output" or node in needed:
                 needed.update(node.all_input_nodes)
@@ -162,10 +139,10 @@ class _Steps:
                 self._enter(node)
         return tuple(self._steps)
 
-    def softened(self, graph: fx.Graph, temperature: float | nn.Parameter) -> tuple[MessageStep, ...]:
+    def softened(self, temperature: float | nn.Parameter) -> tuple[MessageStep, ...]:
         """Return the steps of the message times the softmax of the message times a temperature."""
         shape = (self._width,)
-        message = score = _StepValue(len(self.all_of(graph)) - 1, shape)
+        message = score = _StepValue(len(self.all_of()) - 1, shape)
         if isinstance(temperature, nn.Parameter):
             if temperature.numel() not in (1, self._width):
                 raise _NotStepsError
@@ -190,11 +167,11 @@ class _Steps:
         """Return what a linear map of edge features reads: columns of these, or of its weight."""
         name, args = str(node.target), node.args
         if node.op == "placeholder":
-            shape, is_mapped = self._shapes[name], name in self._encoders
+            shape, is_mapped = self._message.shapes[name], name in self._encoders
             is_read = self._roles[name] is ReadRows.FEATURES and len(shape) == 1 and not is_mapped
             return (-1, range(*shape)) if is_read else None
         if node.op == "get_attr":
-            return self._all_columns(self._tensors[name])
+            return self._all_columns(self._message.tensors[name])
         found = self._columns.get(args[0]) if args and isinstance(args[0], fx.Node) else None
         if found is None or node.kwargs:
             return None
@@ -210,18 +187,22 @@ class _Steps:
         if node.op == "placeholder":
             return self._read(str(node.target))
         if node.op == "get_attr":
-            return self._parameter(self._tensors[str(node.target)])
+            return self._parameter(self._message.tensors[str(node.target)])
         if node.op == "call_module":
-            return self._module(self._modules[str(node.target)], node.args[0])
+            return self._module(self._message.module(node), node.args[0])
         if node.target is F.linear:
             given: dict[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False))
             given |= node.kwargs
             bias = given.get("bias")
             if bias is not None and bias.op != "get_attr":
                 raise _NotStepsError
-            held = bias if bias is None else self._tensors[str(bias.target)]
+            held = bias if bias is None else self._message.tensors[str(bias.target)]
             return self._linear(self._columns.get(given["input"]), self._columns.get(given["weight"]), held)
-        return self._call(node.target, node.args, dict(node.kwargs))
+        if node.target is softmax_of_edges():
+            return self._add(
+                MessageOp.SOFTMAX, self._made(node.args[0] if node.args else node.kwargs.get("src"))
+            )
+        return self._call(name_of_call(node.target), node.args, dict(node.kwargs))
 
     def _module(self, module: nn.Module, x: Any) -> _StepValue:
         """Return a call of a module."""
@@ -230,7 +211,7 @@ class _Steps:
         if type(module) in (nn.Identity, nn.Dropout):  # of a dropout that rests
             return self._made(x)
         slope = (module.negative_slope,) if isinstance(module, nn.LeakyReLU) else ()
-        return self._call(type(module), (x, *slope), {})
+        return self._call(name_of_call(type(module)), (x, *slope), {})
 
     def _linear(self, rows: _Columns | None, weight: _Columns | None, bias: Any) -> _StepValue:
         """Return a linear map of edge features as a sum of their numbers times columns of the weight.
@@ -263,7 +244,7 @@ class _Steps:
         return None if at is None or tensor.ndim != 2 else (at, range(tensor.shape[1]))
 
     def _read(self, name: str) -> _StepValue:
-        role, shape = self._roles[name], self._shapes[name]
+        role, shape = self._roles[name], self._message.shapes[name]
         if (encoder := self._encoders.get(name)) is not None:
             rows = -1, range(encoder.weight.shape[1])
             return self._linear(rows, self._all_columns(encoder.weight), encoder.bias)
@@ -288,39 +269,36 @@ class _Steps:
         made = self._leaf(MessageOp.PARAMETER, tuple(tensor.shape), at=at)
         return _StepValue(made.step, made.shape, is_parameter=True)
 
-    def _call(self, target: Any, args: Any, named: dict[str, Any]) -> _StepValue:
-        if target in _BINARY and len(args) == 2 and not named:
-            return self._add(_BINARY[target], *map(self._made, args))
-        if target in _LEAKY:
+    def _call(self, name: str, args: Any, named: dict[str, Any]) -> _StepValue:
+        if name in _BINARY and len(args) == 2 and not named:
+            return self._add(_BINARY[name], *map(self._made, args))
+        if name in ("leaky_relu", "leakyrelu"):
             slope = named.get("negative_slope", args[1] if len(args) > 1 else 0.01)
             return self._add(MessageOp.LEAKY_RELU, self._made(args[0]), number=float(slope))
-        if target in _SQUARES or (target in _POWERS and args[1:] == (2,) and not named):
+        if name == "square" or (name == "pow" and args[1:] == (2,) and not named):
             x = self._made(args[0])
             return self._add(MessageOp.MULTIPLY, x, x)
-        if target is softmax_of_edges() and target is not None:
-            return self._add(MessageOp.SOFTMAX, self._made(args[0] if args else named.get("src")))
         if len(args) == 1 and set(named) <= {"inplace"}:
-            return self._of_one(target, args)
-        return self._shaped(target, args, named)
+            return self._of_one(name, self._made(args[0]))
+        return self._shaped(name, args, named)
 
-    def _of_one(self, target: Any, args: Any) -> _StepValue:
-        x = self._made(args[0])
-        if target in _UNARY:
-            return self._add(_UNARY[target], x)
-        if target in _NEGATIVE:
+    def _of_one(self, name: str, x: _StepValue) -> _StepValue:
+        if name in _UNARY:
+            return self._add(_UNARY[name], x)
+        if name == "neg":
             return self._add(MessageOp.MULTIPLY, x, self._number(-1.0))
-        if target in _SILU:
+        if name == "silu":
             return self._add(MessageOp.MULTIPLY, x, self._add(MessageOp.SIGMOID, x))
         raise _NotStepsError
 
-    def _shaped(self, target: Any, args: Any, named: dict[str, Any]) -> _StepValue:
+    def _shaped(self, name: str, args: Any, named: dict[str, Any]) -> _StepValue:
         """Return the sum of each head's columns, or the same numbers in another shape."""
         x = self._made(args[0] if args else None)
-        if target is F.dropout:  # which was shown to rest
+        if name == "dropout":  # which was shown to rest
             return x
         if x.shape is None or x.is_parameter:
             raise _NotStepsError
-        if target in (torch.sum, "sum"):
+        if name == "sum":
             given = {**dict(zip(("dim", "keepdim"), args[1:], strict=False)), **named}
             last = len(x.shape), -1
             known = set(given) <= {"dim", "keepdim"} and math.prod(x.shape) == self._width
@@ -330,27 +308,22 @@ class _Steps:
                 raise _NotStepsError
             kept = (1,) if given.get("keepdim", False) else ()
             return self._entered(MessageOp.SUM_COLUMNS, (*x.shape[:-1], *kept), x)
-        return _StepValue(x.step, self._reshaped(target, x.shape, args[1:], named))
+        return _StepValue(x.step, self._reshaped(name, x.shape, args[1:], named))
 
     def _reshaped(
-        self, target: Any, shape: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]
+        self, name: str, shape: tuple[int, ...], args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[int, ...]:
-        to: tuple[int, ...] | None = None
-        dim = named.get("dim", args[0] if len(args) == 1 else None)
-        if target in _UNSQUEEZE and dim in (-1, len(shape) + 1):
-            to = (*shape, 1)
-        elif target in _SQUEEZE and dim in (-1, len(shape)) and shape[-1:] == (1,):
-            to = shape[:-1]
-        elif target in _VIEWS[3:] and args == (1,) and not named:
-            to = (math.prod(shape),)
-        elif target in _VIEWS[:3] and not named:
-            sizes = tuple(args[0]) if len(args) == 1 and isinstance(args[0], tuple | list) else args
-            if sizes[:1] == (-1,) and all(isinstance(one, int) and one >= 0 for one in sizes[1:]):
-                to = sizes[1:]
-        columns = self._width // self._heads
-        wide, narrow = {(self._width,), (self._heads, columns)}, {(self._heads,), (self._heads, 1)}
-        narrow |= {()} if self._heads == 1 else set()
-        if to is None or math.prod(to) != math.prod(shape) or to not in wide | narrow:
+        """Return the shape that a call gives an edge's row, which it shows on rows without numbers."""
+        try:
+            if name not in _SHAPES:
+                raise TypeError("it may give other numbers")
+            made = getattr(torch.empty(_ROWS, *shape, device="meta"), name)(*args, **named)
+        except (TypeError, IndexError, RuntimeError) as error:
+            raise _NotStepsError from error
+        columns, to = self._width // self._heads, tuple(made.shape[1:])
+        known = {(self._width,), (self._heads, columns), (self._heads,), (self._heads, 1)}
+        known |= {()} if self._heads == 1 else set()
+        if len(made) != _ROWS or to not in known:
             raise _NotStepsError
         return to
 

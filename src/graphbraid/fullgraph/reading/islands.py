@@ -326,12 +326,10 @@ class Islands:
         written, constants = self._tried[node], self.breaks.constants
         assert constants is not None
         written.is_run = True
-        return constants.setdefault(self._key_of(node), written.result)
-
-    def _key_of(self, node: fx.Node) -> Any:
-        """Return the key of a call of a constant: all calls that lead to it, by their places."""
+        # All calls that lead to it, by their places, are its key.
         before = [one for one in self._place_of if self._place_of[one] <= self._place_of[node]]
-        return str([(one.op, one.target, one.args, one.kwargs) for one in before])
+        key = str([(one.op, one.target, one.args, one.kwargs) for one in before])
+        return constants.setdefault(key, written.result)
 
     def _call(self, node: fx.Node, argument: Callable[[fx.Node], Any]) -> ir.WrittenCall:
         written, module = self._tried[node], self.trials.module(node)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from graphbraid.fullgraph.program import NotLoweredError
-from graphbraid.fullgraph.reading.aggregations import SHARES
+from graphbraid.fullgraph.reading.aggregations import SHARES, shares_of
 from graphbraid.fullgraph.reading.trace_context import names_in
 from graphbraid.graph.interop.pyg import entries_of_any
 from graphbraid.ops.spmm import Ties
@@ -154,18 +154,17 @@ class MatrixKind:
                 expected = torch.zeros_like(x)
                 expected[0] = products[2]
                 expected[2] = {"sum": two.sum(0), "mean": two.mean(0), "max": two.amax(0)}[reduce]
-                shares = list[tuple[float, ...]]()
-                for value in (1.0, 0.0) if reduce == "max" else ():
-                    same = torch.full_like(x[:3], value, requires_grad=True)
-                    (grad,) = torch.autograd.grad(run([[0, 1], [2, 2]], weight[:2] * 0 + 1, same)[2, 0], same)
-                    shares.append(tuple(round(share * 6) / 6 for share in grad[:2, 0].tolist()))
+                shares = None
+                if reduce == "max":
+                    ones = weight[:2] * 0 + 1
+                    shares = shares_of(lambda rows: run([[0, 1], [2, 2]], ones, rows)[2, 0], x[:3])
         except Exception as error:  # whatever it may raise
             raise NotLoweredError(name, f"it fails on a matrix of four nodes ({error})") from error
         if out.shape != expected.shape or not torch.allclose(out, expected):
             raise NotLoweredError(name, f"it is not the {reduce} of a matrix's products with rows")
-        if not shares:
+        if shares is None:
             return None
-        ties = SHARES.get((shares[0], shares[1]))
+        ties = SHARES.get(shares)
         if ties is None or (ties == "first" and like.device.type != "cpu"):
             raise NotLoweredError(name, f"its maximum shares the gradient of two equal ones as {shares}")
         return ties
@@ -177,17 +176,8 @@ def entries_of_matrix(matrix: Any) -> tuple[Tensor, Tensor | None]:
     return torch.stack((columns, rows)).long(), values
 
 
-def edges_in(matrix: fx.Proxy) -> Any:
-    """Return the edge list of a matrix in a trace."""
-    return _entries(matrix)[0]
-
-
-def values_in(matrix: fx.Proxy) -> Any:
-    """Return the values of a matrix in a trace; None without any."""
-    return _entries(matrix)[1]
-
-
-def _entries(matrix: fx.Proxy) -> Any:
+def entries_in(matrix: fx.Proxy) -> Any:
+    """Return the edge list of a matrix in a trace, and its values; these are None in a matrix without any."""
     return matrix.tracer.create_proxy("call_function", entries_of_matrix, (matrix,), {})
 
 

@@ -11,6 +11,7 @@ import copy
 import math
 import operator
 import threading
+import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -28,10 +29,53 @@ if TYPE_CHECKING:
 
 # ---- tracing a message
 
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MessageCalls:
+    """The calls that a message makes."""
+
+    layer: Any
+    """The layer, which holds the modules. These are named from ``layer.`` on."""
+    graph: fx.Graph
+    tensors: Mapping[str, Tensor]
+    """The tensors that the calls read beside the message's arguments, by the targets of nodes."""
+
+    def module(self, node: fx.Node) -> nn.Module:
+        """Return the module that a node calls."""
+        held: nn.Module = self.layer.get_submodule(str(node.target).removeprefix("layer").removeprefix("."))
+        return held
+
+    def as_module(self) -> fx.GraphModule:
+        """Return the calls as a module, which holds the layer's own modules and parameters."""
+        nodes = self.graph.find_nodes
+        held: dict[Any, Any] = {one.target: self.module(one) for one in nodes(op="call_module")}
+        held |= {one.target: self.tensors[str(one.target)] for one in nodes(op="get_attr")}
+        return fx.GraphModule(held, self.graph)
+
+    def parameters(self) -> list[nn.Parameter]:
+        """Return the parameters that the calls read, each once, also those that tensors were made of."""
+        found: dict[int, nn.Parameter] = {}
+        for node in self.graph.nodes:
+            if node.op == "call_module":
+                found |= {id(p): p for p in self.module(node).parameters()}
+            elif node.op == "get_attr":
+                found |= {id(p): p for p in _leaves(self.tensors[str(node.target)])}
+        return [*found.values()]
+
+
 _ASSUMED = "assumed"
 """Key of a node's ``meta`` that says that the trace goes on as if its value were true."""
 _MOST_ASSUMED = 16
 """Number of comparisons in one message; a loop over one would not end."""
+
+
+def name_of_call(target: Any) -> str:
+    """Return the name of a method, or of PyTorch's function or module or an operator; else ``""``."""
+    if isinstance(target, str):
+        return target
+    home = str(getattr(target, "__module__", None) or "")
+    is_known = isinstance(target, types.BuiltinFunctionType) or home.startswith("torch.")
+    return str(target.__name__).lower() if is_known else ""
 
 
 class _MessageTracer(fx.Tracer):
@@ -84,29 +128,15 @@ class _MessageTracer(fx.Tracer):
 
 
 class _MessageRoot(nn.Module):
-    """The module that is traced: it calls a layer's message with a placeholder for each argument."""
+    """The module that is traced. It holds the layer, so that its modules have names."""
 
-    def __init__(
-        self,
-        layer: Any,
-        tracer: _MessageTracer,
-        given: Mapping[str, Any],
-        special: frozenset[str],
-        method: str,
-    ) -> None:
+    def __init__(self, layer: nn.Module, call: Callable[[], Any]) -> None:
         super().__init__()
-        self.layer, self._method = layer, method
-        self._tracer, self._given, self._special = tracer, given, special
+        self.layer, self._call = layer, call
 
     def forward(self) -> Any:
         """Call the message."""
-        made = {
-            key: self._tracer.create_proxy("placeholder", key, (), {})
-            if isinstance(value, fx.Proxy) or key in self._special
-            else value
-            for key, value in self._given.items()
-        }
-        return getattr(self.layer, self._method)(**made)
+        return self._call()
 
 
 def traced_message(
@@ -116,8 +146,8 @@ def traced_message(
     special: frozenset[str],
     make_proxy: Callable[[fx.Node, fx.Tracer], fx.Proxy],
     *,
-    method: str = "message",
-) -> tuple[fx.Graph, dict[str, Tensor]]:
+    method: str | Callable[..., Any] = "message",
+) -> MessageCalls:
     """Trace a layer's message.
 
     Args:
@@ -126,19 +156,24 @@ def traced_message(
         given: the message's arguments; proxies stand for those with a row per edge.
         special: arguments that are made of all edges, such as ids and counts.
         make_proxy: makes the proxies that the message gets.
-        method: name of the layer's method to trace.
-
-    Returns:
-        The calls that the message makes, and the tensors that they read beside the arguments, by the targets
-        of nodes. Modules are named from ``layer.`` on.
+        method: name of the layer's method to trace, or a function.
 
     Raises:
         NotLoweredError: the message cannot be traced.
     """
     tracer = _MessageTracer(name, make_proxy)
+
+    def call() -> Any:
+        def argument(key: str, value: Any) -> Any:
+            is_traced = isinstance(value, fx.Proxy) or key in special
+            return tracer.create_proxy("placeholder", key, (), {}) if is_traced else value
+
+        function = getattr(layer, method) if isinstance(method, str) else method
+        return function(**{key: argument(key, value) for key, value in given.items()})
+
     try:
         with TRACING, torch.enable_grad():
-            return tracer.trace(_MessageRoot(layer, tracer, given, special, method)), tracer.tensors
+            graph = tracer.trace(_MessageRoot(layer, call))
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's message may raise under tracing
@@ -147,6 +182,7 @@ def traced_message(
         raise NotLoweredError(
             name, what, "a message without branches on tensors' values or shapes"
         ) from error
+    return MessageCalls(layer=layer, graph=graph, tensors=tracer.tensors)
 
 
 # ---- the trial of a message
@@ -198,9 +234,8 @@ class _FewRows:
 
     def __init__(self, of: Propagation, shapes: Mapping[str, tuple[int, ...]], count: int) -> None:
         self._of, self._shapes, self._count = of, shapes, count
-        self._modules = {f"layer.{key}".rstrip("."): one for key, one in of.layer.named_modules()}
         self.by_destination, self.rows = False, RowWatch(count)
-        held = [p.dtype for module in self._modules.values() for p in module.parameters()]
+        held = [p.dtype for p in of.layer.parameters()]
         if len(set(held)) > 1:
             raise of.refuse("its parameters are of several dtypes", "one dtype")
         # Rows of a model without parameters may have any dtype, so that each run tries another one. A tensor
@@ -272,7 +307,7 @@ class _FewRows:
             raise _CoupledError("reads the number of edges")
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._values.__getitem__)
         if node.op == "call_module":
-            module = self._modules[str(target)]
+            module = self._of.module(node)
             if not is_of_torch(module):
                 raise _CoupledError("has no rule here")
             target = copy.deepcopy(module)  # a trial must leave its buffers as they are
@@ -331,26 +366,12 @@ class _FewRows:
         before = node.args[0]
         if node.op != "call_module" or not isinstance(before, fx.Node) or len(before.users) != 1:
             return False
-        maker = self._modules.get(str(before.target)) if before.op == "call_module" else None
+        maker = self._of.module(before) if before.op == "call_module" else None
         return isinstance(maker, nn.Linear | nn.LayerNorm)
 
 
 _RESHAPING = frozenset({"view", "reshape", "flatten", "expand", "view_as", "expand_as", "squeeze"})
 """Methods that may take the number of rows."""
-
-
-def parameters_of(
-    graph: fx.Graph, tensors: Mapping[str, Tensor], layer: nn.Module
-) -> tuple[nn.Parameter, ...]:
-    """Return the parameters that a trace reads, each once, also those that its tensors were made of."""
-    modules = {f"layer.{key}".rstrip("."): module for key, module in layer.named_modules()}
-    found: dict[int, nn.Parameter] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            found |= {id(p): p for p in modules[str(node.target)].parameters()}
-        elif node.op == "get_attr":
-            found |= {id(p): p for p in _leaves(tensors[str(node.target)])}
-    return tuple(found.values())
 
 
 def _leaves(tensor: Tensor) -> list[Any]:

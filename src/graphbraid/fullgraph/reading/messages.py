@@ -11,10 +11,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-import operator
 import threading
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import itemgetter
@@ -29,6 +28,7 @@ from graphbraid.fullgraph.reading.aggregations import (
     HOME,
     TIES_OF_MESSAGES,
     base_of,
+    is_hgt,
     reduction_of,
     several_reductions,
     temperature_of,
@@ -38,10 +38,9 @@ from graphbraid.fullgraph.reading.aggregations import (
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.exact import Known, check, flag
 from graphbraid.fullgraph.reading.fused_messages import heads_of, plain_sum, steps_of
-from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, edges_in, values_in
-from graphbraid.fullgraph.reading.message_trial import parameters_of, show_row_by_row, traced_message
+from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, entries_in
+from graphbraid.fullgraph.reading.message_trial import MessageCalls, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
-from graphbraid.fullgraph.reading.relational import is_hgt
 from graphbraid.fullgraph.reading.trace_context import recorded_functions
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
@@ -89,16 +88,11 @@ def recorded_propagations(model: nn.Module, functions: Sequence[types.FunctionTy
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Propagation:
+class Propagation(MessageCalls):
     """The target of a recorded call of ``propagate``. The call's arguments are the edges and the user's."""
 
     name: str
     """Name of the layer."""
-    layer: Any
-    graph: fx.Graph
-    """The trace of its message."""
-    tensors: dict[str, Tensor]
-    """The tensors that the trace reads, by the targets of its nodes."""
     takes: tuple[tuple[str, ...], tuple[str, ...]]
     """Names of the parameters of ``message``, and of ``aggregate`` without its first."""
     special: dict[str, str]
@@ -142,8 +136,14 @@ class Propagation:
         return ir.NotLoweredError(self.name, reason, needed)
 
 
-class _Product(Propagation):
-    """The messages of a product of a sparse matrix and node rows, summed or averaged."""
+class PlainMessage(nn.Module):
+    """Holds the modules that messages call which are of no layer."""
+
+    node_dim = 0
+
+
+class OwnMessages(Propagation):
+    """Messages of a function, summed or averaged."""
 
     is_plain = True
 
@@ -152,17 +152,28 @@ class _Product(Propagation):
         return AGGREGATIONS[str(self.aggr)][1], "shared"
 
 
-def product_messages(name: str, aggr: str, dtype: torch.dtype | None) -> Propagation:
-    """Return the messages of a product of a sparse matrix and node rows: each edge's number times ``x_j``."""
-    graph, layer = fx.Graph(), nn.Module()
-    vars(layer)["node_dim"] = 0
-    x_j, weight = graph.placeholder("x_j"), graph.placeholder("edge_weight")
-    column = graph.call_method("view", (weight, -1, 1))
-    graph.output(graph.call_function(operator.mul, (column, x_j)))
-    takes = ("x_j", "edge_weight"), ()
-    return _Product(
-        name=name, layer=layer, graph=graph, tensors={}, takes=takes, special={}, aggr=aggr, dtype=dtype
-    )
+def own_messages(
+    name: str,
+    message: Callable[..., Any],
+    *,
+    layer: nn.Module | None = None,
+    aggr: str = "sum",
+    dtype: torch.dtype | None = None,
+) -> Propagation:
+    """Return messages that a function computes in the place of a layer's or a call's own.
+
+    Args:
+        name: name of the layer or call.
+        message: the function. Its parameters have names as those of a layer's ``message``.
+        layer: the layer.
+        aggr: how they are reduced.
+        dtype: dtype of the model's parameters, where the layer has none.
+    """
+    names = tuple(inspect.signature(message).parameters)
+    special = {key: "ids" if key in _IDS else "counts" for key in names if key in (*_IDS, *_COUNTS)}
+    held = PlainMessage() if layer is None else layer
+    calls = traced_message(name, held, dict.fromkeys(names), frozenset(names), fx.Proxy, method=message)
+    return OwnMessages(name=name, takes=(names, ()), special=special, aggr=aggr, dtype=dtype, **vars(calls))
 
 
 def _record(
@@ -184,7 +195,7 @@ def _record(
     if is_matrix and not fuses and MatrixKind.of(edge_index.example, weighted=False).has_no_list:
         raise ir.NotLoweredError(name, *NO_LIST)
     if is_matrix:
-        along = edges_in(edge_index)
+        along = entries_in(edge_index)[0]
         given |= _values_given(layer, edge_index, given, fuses=fuses)
     if fuses:  # as propagate does with a sparse matrix
         taken = _arguments_of(name, layer, "message_and_aggregate", given, "a product of adj_t and node rows")
@@ -208,18 +219,9 @@ def _record(
             read[key] = None if key == "ptr" else _argument(name, key, parameter, given)
     of_message = {key: value for key, value in (read | special).items() if key in message}
     make_proxy: Any = type(edge_index)  # a message takes it for the tensor that it stands for
-    graph, tensors = traced_message(name, layer, of_message, frozenset(special), make_proxy)
+    traced = traced_message(name, layer, of_message, frozenset(special), make_proxy)
     takes = tuple(message), tuple(aggregate)
-    target = Propagation(
-        name=name,
-        layer=layer,
-        graph=graph,
-        tensors=tensors,
-        takes=takes,
-        special=special,
-        aggr=aggr,
-        dtype=dtype,
-    )
+    target = Propagation(name=name, takes=takes, special=special, aggr=aggr, dtype=dtype, **vars(traced))
     out = edge_index.tracer.create_proxy("call_function", target, (along,), read)
     # The dimensions of a row are known when the message is read: give_shape writes them into this view.
     out = out.view(-1, 0)
@@ -231,7 +233,7 @@ def _values_given(layer: Any, matrix: Any, given: dict[str, Any], *, fuses: bool
 
     The method that PyG writes for a layer's class gives them in the place of one alone, and not if it fuses.
     """
-    values = values_in(matrix)
+    values = entries_in(matrix)[1]
     names = [key for key in ("edge_weight", "edge_attr", "edge_type") if given.get(key, values) is None]
     if type(layer).propagate is base_of(layer).propagate:
         of_torch = isinstance(matrix.example, Tensor)
@@ -360,15 +362,15 @@ def read_messages(
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
     at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
     rows = {key: at_level.get(value, value) for key, value in rows.items()}
-    traced = TracedMessage(graph=of.graph, tensors=of.tensors, rows=rows, shapes=shapes, shape=found.shape)
+    calls: dict[str, Any] = {"layer": of.layer, "graph": of.graph, "tensors": of.tensors}
+    traced = TracedMessage(rows=rows, shapes=shapes, shape=found.shape, **calls)
     message = with_maps_moved(traced, of, writer, takes_last=reduction in ("sum", "mean"))
     rows = {key: value for key, value in rows.items() if key in of.takes[1]} | message.rows
     shapes, shape, takes = shapes | message.shapes, message.shape, of.takes
     if message.is_moved or of.is_plain:
         takes = tuple(str(node.target) for node in message.graph.find_nodes(op="placeholder")), of.takes[1]
     modules = [*encoders.values()] + ([of.layer.aggr_module] if of.aggr is None else [])
-    learned = [*parameters_of(message.graph, message.tensors, of.layer)]
-    learned += [p for module in modules for p in module.parameters()]
+    learned = message.parameters() + [p for module in modules for p in module.parameters()]
     used = tuple({id(p): p for p in learned}.values())
     if of.aggr is None:
         shape = _shape_of_own(of, shape, constants, shapes)
@@ -377,6 +379,7 @@ def read_messages(
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
     reads = _reads(rows, values)
     steps: tuple[MessageStep, ...] = ()
+    heads = heads_of(message.shape, {key: shapes[key] for key in rows})
     several: SeveralReductions | Literal["sum"] | None = None
     temperature = temperature_of(of.layer) if of.aggr is None else None
     if of.aggr is None:
@@ -388,14 +391,11 @@ def read_messages(
             (key, computed[key] if role is ir.ReadRows.COMPUTED else role, at) for key, role, at in reads
         ]
         steps = steps_of(
-            message.graph,
-            of.layer,
+            message,
             as_graphs,
-            tensors=message.tensors,
-            shapes=shapes,
             encoders=encoders,
             used=used,
-            shape=message.shape,
+            heads=heads,
             reduction=several or reduction,
             temperature=temperature,
         )
@@ -408,7 +408,7 @@ def read_messages(
         ir.Messages,
         *values,
         layer=of.layer,
-        calls=message.module(of.layer) if message.is_moved or of.is_plain else None,
+        calls=message.as_module() if message.is_moved or of.is_plain else None,
         reads=tuple(reads),
         shapes=tuple(read_shapes[key] for key, _, _ in reads),
         encoders=tuple(encoders.items()),
@@ -426,7 +426,7 @@ def read_messages(
         counts=counts,
         draws=found.draws,
         steps=steps,
-        heads=heads_of(message.shape, {key: shapes[key] for key in rows}) if steps else 1,
+        heads=heads if steps else 1,
     )
     if (last := message.after) is not None:
         shape = (last.shape[0],)

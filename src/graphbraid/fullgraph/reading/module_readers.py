@@ -247,21 +247,16 @@ def _activation(
     known = {key: allowed for key, (_, allowed) in arguments.items()} | {"inplace": flag} | dict(kept or {})
     reads(f"{module.__module__}.{module.__name__}", known=Known(known), takes=("input",))(of_module)
 
-    def enter(
-        takes: Mapping[str, Any], functions: tuple[Any, ...] = (), methods: tuple[str, ...] = ()
-    ) -> None:
-        def of_call(call: FunctionCall) -> str:
-            for key, (_, allowed) in _UNUSED.items():
-                if key in takes:
-                    call.constant(key, allowed)
-            given = {key: call.constant(key, allowed) for key, (_, allowed) in arguments.items()}
-            return write(call.writer, call.rows("input"), **given)
-
-        reads_calls(*functions, takes=takes, methods=methods)(of_call)
+    def of_call(call: FunctionCall) -> str:
+        for key, (_, allowed) in _UNUSED.items():
+            if key in call.arguments:
+                call.constant(key, allowed)
+        given = {key: call.constant(key, allowed) for key, (_, allowed) in arguments.items()}
+        return write(call.writer, call.rows("input"), **given)
 
     for function in functions:
-        enter(_takes(arguments, function), functions=(function,))
-    enter(_takes(arguments, None), methods=methods)
+        reads_calls(function, takes=_takes(arguments, function))(of_call)
+    reads_calls(takes=_takes(arguments, None), methods=methods)(of_call)
 
 
 def _takes(arguments: _Arguments, function: Any) -> dict[str, Any]:

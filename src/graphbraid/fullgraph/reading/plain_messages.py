@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET, target_of
-from graphbraid.fullgraph.reading.messages import Propagation
+from graphbraid.fullgraph.reading.messages import PlainMessage, Propagation
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges, writes
 from graphbraid.fullgraph.reading.tracer import TracedCalls
 from graphbraid.ops.messages import MessageReduction
@@ -105,12 +105,6 @@ class PlainPropagation(Propagation):
     def reduced(self) -> tuple[MessageReduction, Ties]:
         """Return how messages are reduced, and how equal ones share the gradient of a maximum."""
         return AGGREGATIONS[str(self.aggr)][1], self.ties
-
-
-class PlainMessage(nn.Module):
-    """Holds the modules that messages of a plain ``forward`` call."""
-
-    node_dim = 0
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,6 @@
 """Readers of PyG's propagating layers: GraphConv, SGConv, SSGConv, APPNP, GCN2Conv and others.
 
-On an edge list a trace of SGConv or LGConv gives the same aggregations. On a sparse matrix it gives messages,
-and it refuses ``cached=True``. The readers of GraphConv, SSGConv and APPNP make fewer passes than a trace.
-ARMAConv and GCN2Conv multiply by parts of parameters, or by an identity and a weight, which are views of one
-weight here and which no operation stands for in a trace. MixHopConv and TAGConv call ``forward`` of their
-linear maps, which a trace sees as graph breaks.
+Traces would read them less well: docs/decisions/0018-size-of-the-rooms.md.
 
 TAGConv and ChebConv are polynomials of an adjacency with one weight per term. Their sums over powers are
 written so that rows are aggregated at the narrower side: as powers of the input, or nested by Horner's scheme
@@ -22,11 +18,11 @@ from graphbraid.fullgraph.reading.aggregations import (
     SIZES,
     WEIGHTED,
     narrows,
-    normalised,
     plus_own,
     reads_pyg,
     ties_of,
 )
+from graphbraid.fullgraph.reading.convolutions import normalised
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -99,7 +95,7 @@ def _read_sg(call: LayerCall) -> str:
     linear = checked_linear(call, "lin")
     out = writer.add(Linear, call.x, weight=linear.weight)
     for _ in range(conv.K):
-        out = writer.add(Aggregate, out, adjacency=normalised(call, loops=conv.add_self_loops))
+        out = writer.add(Aggregate, out, adjacency=normalised(call))
     return writer.epilogue(out, bias=linear.bias)
 
 
@@ -114,8 +110,7 @@ def _read_ssg(call: LayerCall) -> str:
     transforms_first = narrows(linear.weight)
     powers = [writer.add(Linear, call.x, weight=linear.weight) if transforms_first else call.x]
     for _ in range(conv.K):
-        adjacency = normalised(call, loops=conv.add_self_loops)
-        powers.append(writer.add(Aggregate, powers[-1], adjacency=adjacency))
+        powers.append(writer.add(Aggregate, powers[-1], adjacency=normalised(call)))
     share = (1 - conv.alpha) / conv.K
     out = writer.combine((float(conv.alpha), powers[0]), *((share, power) for power in powers[1:]))
     out = out if transforms_first else writer.add(Linear, out, weight=linear.weight)
@@ -127,8 +122,7 @@ def _read_appnp(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
     if conv.dropout > 0 and conv.training:
         raise call.refuse("with dropout of edges has no lowered form", "dropout=0")
-    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
-    adjacency = replace(adjacency, scale=1 - conv.alpha)
+    adjacency = replace(normalised(call), scale=1 - conv.alpha)
     teleport = writer.combine((float(conv.alpha), call.x))
     out = call.x
     for _ in range(conv.K):
@@ -145,8 +139,8 @@ def _read_appnp(call: LayerCall) -> str:
 )
 def _read_gcn2(call: LayerCall) -> str:
     conv, writer = _checked(call).layer, call.writer
-    adjacency = normalised(call, loops=conv.add_self_loops, normalize=conv.normalize)
-    rows = writer.add(Aggregate, call.x, adjacency=replace(adjacency, scale=1 - conv.alpha))
+    adjacency = replace(normalised(call), scale=1 - conv.alpha)
+    rows = writer.add(Aggregate, call.x, adjacency=adjacency)
     first, alpha, beta = call.rows("x_0"), float(conv.alpha), float(conv.beta)
     view = View(turned=True, scale=beta, identity=1 - beta)
     if conv.weight2 is None:
@@ -163,8 +157,7 @@ def _read_gcn2(call: LayerCall) -> str:
 
 @reads_pyg("lg_conv.LGConv", attributes={"normalize": flag})
 def _read_lg(call: LayerCall) -> str:
-    adjacency = normalised(call, loops=False, normalize=call.layer.normalize)
-    return call.writer.add(Aggregate, call.x, adjacency=adjacency)
+    return call.writer.add(Aggregate, call.x, adjacency=normalised(call))
 
 
 @reads_pyg(
@@ -180,7 +173,7 @@ def _read_mixhop(call: LayerCall) -> str:
     hop, outs = call.x, {}
     for power in range(max(conv.powers) + 1):
         if power:
-            hop = writer.add(Aggregate, hop, adjacency=normalised(call, loops=conv.add_self_loops))
+            hop = writer.add(Aggregate, hop, adjacency=normalised(call))
         if power in conv.powers:
             outs[power] = writer.add(
                 Linear, hop, weight=checked_linear(lins, str(power), has_bias=False).weight
@@ -207,7 +200,7 @@ def _read_mixhop(call: LayerCall) -> str:
 )
 def _read_arma(call: LayerCall) -> str:
     conv, writer = call.layer, call.writer
-    adjacency = normalised(call, loops=False)
+    adjacency = normalised(call)
     if conv.num_stacks != len(conv.init_weight):
         raise call.refuse("has another num_stacks than its parameters", "a new layer")
     outs = [call.x] * conv.num_stacks
@@ -238,8 +231,7 @@ def _read_arma(call: LayerCall) -> str:
 def _read_tag(call: LayerCall) -> str:
     conv, writer = call.layer, call.writer
     weights = _weights(call)
-    adjacency = normalised(call, loops=False, normalize=conv.normalize)
-    aggregate = partial(writer.add, Aggregate, adjacency=adjacency)
+    aggregate = partial(writer.add, Aggregate, adjacency=normalised(call))
     if narrows(weights[0]):
         out = writer.add(Linear, call.x, weight=weights[-1])
         for weight in reversed(weights[:-1]):

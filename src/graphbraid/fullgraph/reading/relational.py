@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.reading.aggregations import OWN, PYG, SIZES, pyg_layer, reads_pyg
+from graphbraid.fullgraph.reading.aggregations import OWN, PYG, SIZES, is_hgt, pyg_layer, reads_pyg
 from graphbraid.fullgraph.reading.calling import EDGE_TYPE, Given
 from graphbraid.fullgraph.reading.convolutions import own_activation
 from graphbraid.fullgraph.reading.exact import (
@@ -176,11 +176,6 @@ _BY_RELATION = Known(
     parameters=("weight",),
     optional=("bias",),
 )
-
-
-def is_hgt(layer: nn.Module) -> bool:
-    """Return whether a layer is PyG's ``HGTConv`` or of a subclass of it."""
-    return any(is_from(kind, f"{PYG}.hgt_conv") for kind in type(layer).__mro__)
 
 
 def check_hgt(name: str, layer: Any) -> None:

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor, fx
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.reading.aggregations import SHARES, TIES_OF_MESSAGES
-from graphbraid.fullgraph.reading.before_edges import module_of
+from graphbraid.fullgraph.reading.aggregations import SHARES, TIES_OF_MESSAGES, shares_of
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET
 from graphbraid.fullgraph.reading.edge_calls import MOST_COUNTED
 from graphbraid.fullgraph.reading.plain_messages import FIRST, PlainPropagation
@@ -173,7 +172,7 @@ class ScatterTrial:
         for key in of.takes[0]:
             if key not in given:
                 given[key] = self._run(cast("fx.Node", self.node.kwargs[key]), held, num_nodes)
-        messages: Tensor = module_of(of.graph, of.tensors, copy_of(of.layer))(**given)
+        messages: Tensor = replace(of, layer=copy_of(of.layer)).as_module()(**given)
         return messages, self._reduced(messages, edges[1], num_nodes)
 
     def _reduced(self, messages: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
@@ -185,7 +184,7 @@ class ScatterTrial:
 
     def _ties(self, held: Mapping[fx.Node, Any]) -> Ties:
         """Return how a maximum or minimum as written shares the gradient of two equal messages."""
-        of, found, rows = self._of, list[tuple[float, ...]](), {*self._rows().values()}
+        of, rows = self._of, {*self._rows().values()}
         leaves = {one: value for one, value in held.items() if one.op == "placeholder" or one in rows}
         two, edges = torch.tensor([[0, 1], [2, 2]]), cast("fx.Node", self.node.args[0])
         if edges.op == "placeholder":  # not edges that the model computes
@@ -193,13 +192,14 @@ class ScatterTrial:
             of_edges = [one for one in leaves if str(one.target) in (WEIGHTS_TARGET, EDGE_ATTR)]
             leaves |= {one: leaves[one][:2] for one in of_edges} | {edges: two}
         leaves |= {one: two[at] for one, at in of.ends.items()}
-        for value in (1.0, 0.0):
-            given = torch.full_like(held[of.messages][:2], value, requires_grad=True)
-            with torch.enable_grad():
-                out = self._run(of.written, {**leaves, of.messages: given}, _SIZES[-1][0])
-                (grad,) = torch.autograd.grad(out[2].sum(), given)
-            found.append(tuple(round(share * 6) / 6 for share in grad.view(2, -1)[:, 0].tolist()))
-        ties = SHARES.get((found[0], found[1]))
+
+        def largest(given: Tensor) -> Tensor:
+            out: Tensor = self._run(of.written, {**leaves, of.messages: given}, _SIZES[-1][0])[2]
+            return out
+
+        with torch.enable_grad():
+            found = shares_of(largest, held[of.messages][:2])
+        ties = SHARES.get(found)
         if ties not in TIES_OF_MESSAGES:
             what = f"it shares the gradient of two equal messages and two zeros as {found}"
             raise of.refuse(FIRST if ties == "first" else what)

@@ -17,7 +17,7 @@ import threading
 import types
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,22 @@ for _name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul"
 
 
 @contextmanager
-def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
+def _replaced(changes: Iterable[tuple[dict[str, Any], str, Any]]) -> Iterator[None]:
+    """Give names of modules other values, and afterwards their own; a name that had none has none again."""
+    before = []
+    try:
+        for names, key, value in changes:
+            before.append((names, key, names.get(key, _Type)))
+            names[key] = value
+        yield
+    finally:
+        for names, key, value in reversed(before):
+            names[key] = value
+            if value is _Type:
+                del names[key]
+
+
+def as_tensors(functions: Iterable[types.FunctionType]) -> AbstractContextManager[None]:
     """Answer a forward's ``isinstance`` and ``type`` of a proxy as for the object that it stands for.
 
     Functions that make tensors are recorded if they take a size that is computed.
@@ -84,22 +99,13 @@ def as_tensors(functions: Iterable[types.FunctionType]) -> Iterator[None]:
     For all other objects, and in libraries, both stay unchanged, so other threads do not notice.
     ``type``, which may be compared with itself, is replaced only for ``functions``, those of the forward.
     """
-    plain, factories = builtins.isinstance, {name: getattr(torch, name) for name in _FACTORIES}
     by_id = {id(function.__globals__): function.__globals__ for function in functions}
-    globals_of_forward = [names for names in by_id.values() if "type" not in names]
-    builtins.isinstance = _answering(plain)
-    for name, factory in factories.items():
-        setattr(torch, name, recording(factory))
-    for names in globals_of_forward:
-        names["type"] = _Type
-    try:
-        yield
-    finally:
-        builtins.isinstance = plain
-        for name, factory in factories.items():
-            setattr(torch, name, factory)
-        for names in globals_of_forward:
-            del names["type"]
+    changes: list[tuple[dict[str, Any], str, Any]] = [
+        (vars(builtins), "isinstance", _answering(builtins.isinstance)),
+        *((vars(torch), name, recording(getattr(torch, name))) for name in _FACTORIES),
+        *((names, "type", _Type) for names in by_id.values() if "type" not in names),
+    ]
+    return _replaced(changes)
 
 
 _FACTORIES = (
@@ -211,10 +217,9 @@ def recorded_of(*, everywhere: bool) -> dict[int, Any]:
     return {id(one): one for one in found if one is not None}
 
 
-@contextmanager
 def recorded_functions(
     layers: Iterable[nn.Module], functions: Iterable[types.FunctionType] = ()
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Record functions of PyG and torch-scatter over edges, where a layer's methods name them.
 
     A call is recorded if the trace follows one of its arguments. Any other call is left as it is. Where
@@ -226,35 +231,21 @@ def recorded_functions(
     spaces = {id(f.__globals__): f.__globals__ for f in methods if hasattr(f, "__globals__")}
     spaces |= {id(names): names for names in map(names_in, (_UTILS, TORCH_SCATTER, "torch_sparse"))}
     others = {id(f.__globals__): f.__globals__ for f in functions}
-    replaced = [
-        (names, key, value)
+    return _replaced(
+        (names, key, stand_ins[id(value)])
         for place, names in (others | spaces).items()
         for key, value in list(names.items())
         if id(value) in (stand_ins if place in spaces else in_functions)
-    ]
-    for names, key, value in replaced:
-        names[key] = stand_ins[id(value)]
-    try:
-        yield
-    finally:
-        for names, key, value in replaced:
-            names[key] = value
+    )
 
 
 # ---- functions of PyG that are recorded whole
 
 
-@contextmanager
-def kept_functions(functions: Iterable[types.FunctionType]) -> Iterator[None]:
+def kept_functions(functions: Iterable[types.FunctionType]) -> AbstractContextManager[None]:
     """Record each function of PyG that ``functions`` name as one call, where its code cannot be traced."""
     kept = [*_functions_of_pyg(functions)]
-    for home, name, function in kept:
-        home[name] = _whole_if_untraceable(function)
-    try:
-        yield
-    finally:
-        for home, name, function in kept:
-            home[name] = function
+    return _replaced((home, name, _whole_if_untraceable(function)) for home, name, function in kept)
 
 
 def _functions_of_pyg(

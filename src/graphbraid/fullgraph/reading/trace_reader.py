@@ -14,6 +14,7 @@ from graphbraid.fullgraph.reading import (  # readers enter themselves when they
     convolutions,  # noqa: F401
     propagation,  # noqa: F401
 )
+from graphbraid.fullgraph.reading.aggregations import is_hgt
 from graphbraid.fullgraph.reading.break_trial import Breaks, plain
 from graphbraid.fullgraph.reading.call_readers import of_parameters
 from graphbraid.fullgraph.reading.calling import (
@@ -37,7 +38,7 @@ from graphbraid.fullgraph.reading.messages import (
     Propagation,
     give_shape,
     is_traced_layer,
-    product_messages,
+    own_messages,
     read_messages,
 )
 from graphbraid.fullgraph.reading.module_readers import learned_rows, run_by_torch
@@ -60,7 +61,7 @@ from graphbraid.fullgraph.reading.reader import (
     bound_arguments,
     checked_reader,
 )
-from graphbraid.fullgraph.reading.relational import is_hgt, read_hgt
+from graphbraid.fullgraph.reading.relational import read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
 from graphbraid.fullgraph.reading.trace_context import writes
 from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
@@ -532,7 +533,8 @@ class _TraceReader:
         for one in entries:
             self._edge_calls.takes(one, self._values, self._others)
         edges, _ = self._edge_calls.computed(name, entries[1], (entries[2],))
-        of = product_messages(name, reduce, next((p.dtype for p in self._trace.root.parameters()), None))
+        dtype = next((p.dtype for p in self._trace.root.parameters()), None)
+        of = own_messages(name, _weighed, aggr=reduce, dtype=dtype)
         shapes = {"x_j": (self._writer.width(rows),), "edge_weight": ()}
         return read_messages(self._writer, of, {"x_j": rows, "edge_weight": 0}, {}, shapes, edges=edges)[0]
 
@@ -644,6 +646,10 @@ class _TraceReader:
 def _function_reader(node: fx.Node) -> FunctionReader | None:
     target: Any = node.target
     return METHODS.get(target) if node.op == "call_method" else FUNCTIONS.get(target)
+
+
+def _weighed(x_j: Any, edge_weight: Any) -> Any:
+    return edge_weight.view(-1, 1) * x_j
 
 
 _KNOWN = "a call of docs/lowered_models.md"

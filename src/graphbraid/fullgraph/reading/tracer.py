@@ -13,15 +13,17 @@ import os
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
+from traceback import walk_stack, walk_tb
 from typing import Any, cast
 
 import torch
 from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph.program import NotLoweredError, itself
+from graphbraid.fullgraph.reading.aggregations import is_hgt
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
@@ -29,6 +31,7 @@ from graphbraid.fullgraph.reading.calling import (
     EDGES_TARGET,
     NUM_NODES,
     Calling,
+    CallValues,
     Given,
     X,
     edges_target,
@@ -43,7 +46,7 @@ from graphbraid.fullgraph.reading.messages import (
 )
 from graphbraid.fullgraph.reading.modes import TRACING
 from graphbraid.fullgraph.reading.reader import no_reader, reader_of
-from graphbraid.fullgraph.reading.relational import is_hgt, outputs_of_hgt
+from graphbraid.fullgraph.reading.relational import outputs_of_hgt
 from graphbraid.fullgraph.reading.trace_context import (
     TensorProxy,
     ValueReads,
@@ -111,20 +114,24 @@ def traced(
         ):
             root = _Root(model, calling, given, whole)
             with ValueReads(model) as reads:
-                graph = root.traced()
+                graph = root.tracer.trace(root)
             reads.check(graph)
-            root.check_matrix()
+            if root.tracer.overwrites_matrix():
+                what = "its forward writes over the sparse matrix of its edges"
+                needed = "operations not in place"
+                raise NotLoweredError(type(model).__name__, what, needed, code="in-place")
             with torch.inference_mode():  # a forward may ask whether gradients are wanted, and act on it
-                without = _Root(model, calling, given, whole).traced()
+                without = _Root(model, calling, given, whole)
+                again = without.tracer.trace(without)
     except NotLoweredError:
         raise
     except Exception as error:  # whatever a user's forward may raise under tracing
         raise _why_not_traced(type(model).__name__, error) from error
-    if _calls(without) != _calls(graph):
+    if _calls(again) != _calls(graph):
         raise NotLoweredError(
             type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
         )
-    return TracedCalls(graph, {**dict(root.named_modules()), **root.bare}, root)
+    return TracedCalls(graph, {**dict(root.named_modules()), **root.tracer.bare}, root)
 
 
 def _calls(graph: fx.Graph) -> list[str]:
@@ -155,27 +162,8 @@ class _Root(nn.Module):
         self._calling, self._given, self._targets = calling, given, targets_of(given)
         edges = given.classes.get(EDGES, Tensor) if given.matrix is None else given.matrix.kind
         places = (EDGES_TARGET, *map(edges_target, given.relations))
-        self._tracer = _Tracer({**given.classes, **dict.fromkeys(places, edges)}, whole, given)
+        self.tracer = _Tracer({**given.classes, **dict.fromkeys(places, edges)}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
-
-    def traced(self) -> fx.Graph:
-        """Return the calls that the model makes, in order."""
-        return self._tracer.trace(self)
-
-    def check_matrix(self) -> None:
-        """Refuse a model whose forward writes over its sparse matrix of edges.
-
-        Raises:
-            NotLoweredError: it does so on a small one, or may do so.
-        """
-        if self._tracer.overwrites_matrix():
-            what = "its forward writes over the sparse matrix of its edges"
-            raise NotLoweredError(type(self.model).__name__, what, "operations not in place", code="in-place")
-
-    @property
-    def bare(self) -> Mapping[str, nn.Module]:
-        """See :class:`_Tracer`."""
-        return self._tracer.bare
 
     def forward(self) -> Any:
         """Call the model and return its output."""
@@ -200,13 +188,13 @@ class _Root(nn.Module):
         """
         if name in self._given.constants:
             return self._given.constants[name]
-        if name not in self._given.others or not self._tracer.has_breaks:
+        if name not in self._given.others or not self.tracer.has_breaks:
             raise NotLoweredError("forward", f"it takes {name!r}", "forward(x, edge_index)")
-        return self._tracer.create_proxy("call_function", itself, (self._proxy(name),), {})
+        return self.tracer.create_proxy("call_function", itself, (self._proxy(name),), {})
 
     def _proxy(self, target: str) -> fx.Proxy:
         if target not in self._made:
-            self._made[target] = self._tracer.create_proxy("placeholder", target, (), {})
+            self._made[target] = self.tracer.create_proxy("placeholder", target, (), {})
         return self._made[target]
 
 
@@ -220,18 +208,13 @@ def _check_containers(returned: Any) -> None:
             _check_containers(one)
 
 
-class _CallArguments(dict[str, Any]):
-    """The arguments of the call. The number of nodes, and values of ``other``, are made when read."""
-
-    def __init__(self, other: Callable[[str], Any]) -> None:
-        super().__init__()
-        self._other = other
+class _CallArguments(CallValues):
+    """The arguments of the call. The number of nodes is made anew each time: calls may be undone."""
 
     def __missing__(self, what: str) -> Any:
         if what == NUM_NODES and isinstance(x := self.get(X), fx.Proxy):
             return x.size(0)
-        self[what] = made = self._other(what)
-        return made
+        return super().__missing__(what)
 
 
 class _Data:
@@ -451,7 +434,7 @@ class _Tracer(fx.Tracer):
         if torch.is_autocast_enabled("cpu"):
             raise NotLoweredError("forward", "a part of it runs under autocast", "a forward in float32")
         node = super().create_node(*args, **kwargs)
-        node.meta[WHERE] = _line_of_user(sys._getframe(1))
+        node.meta[WHERE] = _line_of_user(walk_stack(sys._getframe(1)))
         return node
 
 
@@ -485,12 +468,13 @@ _COMPARISONS |= dict.fromkeys((operator.ne, operator.lt, operator.gt), False)
 """Comparisons, and their results for two equal values."""
 
 
-def _line_of_user(frame: types.FrameType | None) -> str:
-    """Return the file and line of the innermost caller outside of libraries; empty if there is none."""
-    while frame is not None and frame.f_code is not _Root.forward.__code__:
+def _line_of_user(frames: Iterable[tuple[types.FrameType, int]]) -> str:
+    """Return the file and line of the first frame outside of libraries; empty if the forward has none."""
+    for frame, line in frames:
+        if frame.f_code is _Root.forward.__code__:
+            break
         if package_of(frame.f_globals) not in NOT_USERS and package_of(frame.f_globals):
-            return f"{_short(frame.f_code.co_filename)}:{frame.f_lineno}"
-        frame = frame.f_back
+            return f"{_short(frame.f_code.co_filename)}:{line}"
     return ""
 
 
@@ -513,23 +497,14 @@ def _why_not_traced(name: str, error: Exception) -> NotLoweredError:
         f"its forward cannot be traced ({why})",
         "a forward without branches on tensors' values or shapes",
     )
-    return NotLoweredError(name, what, needed, code="reads-values", where=_where_raised(error))
+    where = _line_of_user(reversed([*walk_tb(error.__traceback__)]))
+    return NotLoweredError(name, what, needed, code="reads-values", where=where)
 
 
 def _short(path: str) -> str:
     """Return a path relative to the working directory, if it lies there."""
     short = os.path.relpath(path)
     return path if short.startswith(os.pardir) else short
-
-
-def _where_raised(error: BaseException) -> str:
-    """Return the file and line of the user's innermost code that an exception passed through."""
-    found, at = "", error.__traceback__
-    while at is not None:
-        if package_of(at.tb_frame.f_globals) not in NOT_USERS:
-            found = f"{_short(at.tb_frame.f_code.co_filename)}:{at.tb_lineno}"
-        at = at.tb_next
-    return found
 
 
 _FOLLOWED = {f"torch_geometric.nn.models.{name}" for name in ("mlp", "jumping_knowledge")}

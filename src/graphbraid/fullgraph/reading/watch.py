@@ -459,14 +459,10 @@ class GraphWatch:
     def add(self, tensor: Tensor) -> None:
         """Watch one more tensor, as it is now."""
         self._tensors.append(tensor)
-        self._before += self._state_of([tensor])
+        self._before.append(_version(tensor))
 
     def _now(self) -> list[tuple[int, int, bool]]:
-        return self._state_of(self._tensors)
-
-    @staticmethod
-    def _state_of(tensors: Iterable[Tensor]) -> list[tuple[int, int, bool]]:
-        return [(t._version, t.data_ptr() if t.layout is strided else 0, t.requires_grad) for t in tensors]
+        return [*map(_version, self._tensors)]
 
     def has_changed(self) -> bool:
         """Return whether any tensor was written to or given other memory since this watch was made."""
