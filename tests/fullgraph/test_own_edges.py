@@ -209,6 +209,15 @@ def first_rows_too(self, x, edge_index):
     return self.head(self.layer(h * 2, h0, edge_index.flip(0)))
 
 
+GATV2_ON_FEATURES = {
+    "heads": (HIDDEN // 2, {"heads": 2}),
+    "no loops": (HIDDEN, {"add_self_loops": False, "bias": False}),
+    "mean of heads": (HIDDEN, {"heads": 3, "concat": False, "residual": True, "fill_value": "add"}),
+    "shared": (HIDDEN, {"share_weights": True, "fill_value": 0.5, "negative_slope": 0.0}),
+    "loops of a row": (HIDDEN, {"fill_value": torch.tensor([0.1, 0.2, 0.3])}),
+    "dropout": (HIDDEN, {"dropout": 1e-12}),
+}
+"""Columns and options of layers: width of a head, and the others by name."""
 ON_EDGES = {
     "turned, GCN": (turned, GCN, layer(gcn)),
     "turned, improved": (turned, SAGE, layer(lambda: gcn(improved=True, bias=False))),
@@ -255,14 +264,17 @@ ON_EDGES = {
             "part": nn.Sequential(nn.Linear(2 * HIDDEN, 3), nn.ReLU()),
         },
     ),
-    "features of rows, GATv2": (
-        features_of_rows,
-        GCN,
-        lambda: {
-            "layer": pyg.GATv2Conv(HIDDEN, 4, heads=2, edge_dim=3),
-            "part": nn.Sequential(nn.Linear(2 * HIDDEN, 3), nn.ReLU()),
-        },
-    ),
+    **{
+        f"features of rows, GATv2, {what}": (
+            features_of_rows,
+            GCN,
+            lambda width=width, options=options: {
+                "layer": pyg.GATv2Conv(HIDDEN, width, edge_dim=3, **options),
+                "part": nn.Sequential(nn.Linear(2 * HIDDEN, 3), nn.ReLU()),
+            },
+        )
+        for what, (width, options) in GATV2_ON_FEATURES.items()
+    },
     "features of rows, batch norm": (
         features_of_rows,
         GCN,
@@ -287,8 +299,7 @@ ON_EDGES = {
     "weights of another dtype": (in_float64, GCN, layer(gcn)),
 }
 LEFT = {"user's edges moved", "unread, statistics"}
-AS_WRITTEN = {"weights of rows, GCN", "weights of rows, GraphConv", "features of rows, GATv2"}
-AS_WRITTEN |= {"turned, cached"}
+AS_WRITTEN = {"weights of rows, GCN", "weights of rows, GraphConv", "turned, cached"}
 """Cases in which the model, or PyG's layer in question, runs as it is written."""
 
 

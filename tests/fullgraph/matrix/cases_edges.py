@@ -282,6 +282,15 @@ EDGES = [
         "encoder Linear",
     ),
     partly_lowered(
+        "GATv2Conv with edge_attr",
+        "edge features encoded by several layers",
+        lambda: featured(encoded)(
+            lambda i, o: pyg.GATv2Conv(i, o, edge_dim=5),
+            encoder=nn.Sequential(nn.Linear(FEATURES, 5), nn.ReLU()),
+        ),
+        "maps edge features",
+    ),
+    partly_lowered(
         "GINEConv",
         "some edge features",
         lambda: featured(some_features)(GINE),

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from tests.fullgraph.matrix.case import BASES, GCN, SAGE, Case, left, partly
 from tests.fullgraph.matrix.graphs import CLASSES
-from tests.fullgraph.matrix.models import calls, relu_stack
+from tests.fullgraph.matrix.models import HIDDEN, calls, relu_stack
 from torch import nn
 
 
@@ -145,6 +145,18 @@ def asks_for_sizes(self, x, edge_index):
     return self.head(self.first(x, edge_index)) + zeros.sum()
 
 
+def asks_for_ranks(self, x, edge_index):
+    assert x.dim() == 2
+    h = self.first(x, edge_index)
+    h = h.unsqueeze(-1) if h.ndim == 1 else h
+    return self.head(h.relu() if min(h.size(0), x.size(0)) == h.size(0) else h)
+
+
+def asks_for_the_rank_of_heads(self, x, edge_index):
+    h = self.first(x, edge_index).view(-1, 2, HIDDEN // 2)
+    return self.head(h.flatten(1) if h.dim() == 3 else h)
+
+
 def asks_for_attributes(self, x, edge_index):
     h = self.skip(x) if hasattr(edge_index, "coo") else self.first(x, edge_index)
     return self.head(h.relu() if hasattr(h, "numel") else h) * getattr(x, "factor", 1.0)
@@ -174,6 +186,7 @@ _MORE_FORWARDS = (
     with_an_assertion,
     asks_for_classes,
     asks_for_types,
+    asks_for_ranks,
     asks_for_attributes,
 )
 
@@ -237,6 +250,7 @@ def through_numpy(self, x, edge_index):
 
 
 _LEFT_FORWARDS = {
+    asks_for_the_rank_of_heads: "compares sizes of",
     by_value: "cannot be traced",
     by_shape: "cannot be traced|no operation",
     without_gradients: "without gradients",

@@ -31,7 +31,7 @@ def sum_of_columns(self, x, edge_index):
     return self.head(h - h.sum(dim=1, keepdim=True))
 
 
-def another_stack(self, x, edge_index):
+def sum_of_a_stack_side_by_side(self, x, edge_index):
     h = self.first(x, edge_index)
     return self.head(torch.stack([h, self.skip(x)], dim=1).sum(1))
 
@@ -60,8 +60,7 @@ PAIRS = [
     ),
     *(
         Case("stacks", run.__name__.replace("_", " "), lambda r=run: calls(r)(SAGE))
-        for run in (sum_of_a_stack, mean_of_a_stack)
+        for run in (sum_of_a_stack, mean_of_a_stack, sum_of_a_stack_side_by_side)
     ),
     partly("stacks", "sum of columns", lambda: calls(sum_of_columns)(SAGE), "sub: it adds 1 columns to 8"),
-    partly("stacks", "another dimension", lambda: calls(another_stack)(SAGE), "stack: with dim=1"),
 ]

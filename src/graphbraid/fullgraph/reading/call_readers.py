@@ -189,7 +189,7 @@ def _cat(call: FunctionCall) -> Any:
 
 @reads_calls(torch.stack, takes={"tensors": NEEDED, "dim": 0})
 def _stack(call: FunctionCall) -> Stacked:
-    dim = call.constant("dim", one_of(0, 2, -1))
+    dim = call.constant("dim", one_of(0, 1, 2, -1, -2))
     return Stacked(_all_rows(call, "stacks"), dim=dim % 3)
 
 

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from graphbraid.fullgraph import program as ir
@@ -34,6 +35,7 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
     probability,
 )
+from graphbraid.fullgraph.reading.messages import own_messages, read_messages
 from graphbraid.fullgraph.reading.module_readers import rowwise
 from graphbraid.fullgraph.reading.reader import (
     Edges,
@@ -45,6 +47,7 @@ from graphbraid.fullgraph.reading.reader import (
     reader_of,
     reads,
 )
+from graphbraid.fullgraph.reading.trace_context import recording, softmax_of_edges
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
 from graphbraid.ops.spmm import Ties
@@ -379,14 +382,37 @@ def _two_rows(call: LayerCall) -> list[str]:
     takes=("x", "csc"),
 )
 def _gatv2(call: LayerCall) -> str:
-    conv = call.layer
-    if call.edges.channels is not None and conv._modules.get("lin_edge") is None:
+    conv, channels, lin_edge = call.layer, call.edges.channels, call.layer._modules.get("lin_edge")
+    are_mapped = type(lin_edge) is nn.Identity and channels == conv.heads * conv.out_channels
+    if are_mapped and not conv.add_self_loops and not call.several:
+        return _gatv2_of_mapped(call)
+    if channels is not None and lin_edge is None:
         raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")
     writer, (x, own) = call.writer, _two_rows(call)
     inputs = [writer.linear(x, checked_linear(call, "lin_l"))]
     if not conv.share_weights or own != x:
         inputs.append(writer.linear(writer.add(ir.DestinationRows, own), checked_linear(call, "lin_r")))
     return _attend("gatv2", call, tuple(inputs), (conv.att,), **_edge_part(call))
+
+
+def _gatv2_of_mapped(call: LayerCall) -> str:
+    """Write the attention as messages: they give features of edges a gradient, and its kernels do not."""
+    conv, writer = call.layer, call.writer
+    softmax = recording(softmax_of_edges())
+
+    def message(x_j: Any, x_i: Any, edge_attr: Any, index: Any, size_i: Any) -> Any:
+        z = F.leaky_relu(x_i + x_j + edge_attr, conv.negative_slope)
+        alpha = F.dropout(softmax((z * conv.att).sum(-1), index, None, size_i), conv.dropout, conv.training)
+        return x_j * alpha.unsqueeze(-1)
+
+    rows = writer.linear(call.x, checked_linear(call, "lin_l"))
+    own = rows if conv.share_weights else writer.linear(call.x, checked_linear(call, "lin_r"))
+    reads: dict[str, Any] = {"x_j": rows, "x_i": own, "edge_attr": ir.ReadRows.FEATURES}
+    shapes: dict[str, Any] = dict.fromkeys(reads, (conv.heads, conv.out_channels))
+    out, _ = read_messages(writer, own_messages(call.name, message, layer=conv), reads, {}, shapes)
+    if not conv.concat and conv.heads > 1:
+        out = writer.add(ir.AlongRow, out, kind="mean", width_out=conv.out_channels)
+    return _with_own(call, out)
 
 
 def _with_own(call: LayerCall, out: str) -> str:

@@ -64,7 +64,7 @@ class MessageCalls:
 
 
 _ASSUMED = "assumed"
-"""Key of a node's ``meta`` that says that the trace goes on as if its value were true."""
+"""Key of a node's ``meta``: the value with which the trace goes on."""
 _MOST_ASSUMED = 16
 """Number of comparisons in one message; a loop over one would not end."""
 
@@ -104,8 +104,10 @@ class _MessageTracer(fx.Tracer):
         self._num_assumed += 1
         if self._num_assumed > _MOST_ASSUMED:
             return bool(super().to_bool(obj))
-        obj.node.meta[_ASSUMED] = True
-        return True
+        # Rows of an edge are a matrix, unless the trial shows another rank.
+        by_rank = obj.node.target is operator.eq and getattr(obj.node.args[0], "target", "") == "dim"
+        answer = obj.node.meta[_ASSUMED] = not by_rank or bool(obj.node.args[1] == 2)
+        return answer
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         return attr_val  # parameters as they are, whose sizes a message may ask for
@@ -254,7 +256,7 @@ class _FewRows:
                     return self._returned(node)
                 try:
                     self._values[node] = self._value(node, number)
-                    if _ASSUMED in node.meta and self._values[node] is not True:
+                    if self._values[node] is not node.meta.get(_ASSUMED, self._values[node]):
                         raise _CoupledError("does not hold, and the message goes another way then")
                 except _CoupledError as error:
                     what = getattr(node.target, "__name__", str(node.target).removeprefix("layer."))

@@ -232,7 +232,7 @@ class Stacked:
 
     values: tuple[str, ...]
     dim: int = 0
-    """The new dimension: 0, or 2, the last."""
+    """The new dimension."""
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ from graphbraid.fullgraph.reading.reader import (
 from graphbraid.fullgraph.reading.relational import read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
 from graphbraid.fullgraph.reading.trace_context import writes
-from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
+from graphbraid.fullgraph.reading.tracer import MATRICES, WHERE, TracedCalls, traced
 
 
 def read_traced(
@@ -230,6 +230,7 @@ class _TraceReader:
     def _read_or_break(self, node: fx.Node) -> None:
         """Read a node; if it has no lowered form and may become part of a graph break, keep it for that."""
         islands, writer = self._islands, self._writer
+        self._check_matrices(node)
         if islands is not None:
             islands.trials.see(node)
         reads_edges = not self._typed and (self._matrix or self._plain.of_edges or self._layer_of(node))
@@ -265,6 +266,14 @@ class _TraceReader:
                 if isinstance(node.target, PlainPropagation):
                     raise _AsWrittenError(node.target.key, why) from error
                 raise self._kept_whole(node, error) from error
+
+    def _check_matrices(self, node: fx.Node) -> None:
+        """Refuse a comparison of sizes of tensors that are no matrices of node rows, as the trace assumed."""
+        others = {*node.meta.get(MATRICES, ())} - self._values.keys()
+        if any(target_of(one) != EDGE_ATTR for one in others):
+            what = f"it compares sizes of {', '.join(map(str, others))}, which is no matrix of node rows"
+            why = ir.NotLoweredError(str(node), what, code="reads-values")
+            raise why if self._islands is None else self._kept_whole(node, why)
 
     def _reads_written(self, node: fx.Node) -> bool:
         """Return whether a call reads a value of the edges that is written over in place.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import inspect
 import operator
 import os
 import sys
@@ -27,6 +28,7 @@ from graphbraid.fullgraph.reading.aggregations import is_hgt
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
     DATA,
+    EDGE_ATTR,
     EDGES,
     EDGES_TARGET,
     NUM_NODES,
@@ -35,6 +37,7 @@ from graphbraid.fullgraph.reading.calling import (
     Given,
     X,
     edges_target,
+    target_of,
     targets_of,
 )
 from graphbraid.fullgraph.reading.exact import check, python_value
@@ -60,6 +63,8 @@ from graphbraid.fullgraph.reading.watch import NOT_USERS, Reached, package_of
 
 WHERE = "where"
 """Key of a node's ``meta`` with the file and line of the user's code that makes the call."""
+MATRICES = "matrices"
+"""Key of a comparison's ``meta``: the tensors that the trace took for matrices of node rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +92,12 @@ class TracedCalls:
 
 
 def traced(
-    model: nn.Module, calling: Calling, given: Given, *, whole: dict[str, NotLoweredError] | None = None
+    model: nn.Module,
+    calling: Calling,
+    given: Given,
+    *,
+    whole: dict[str, NotLoweredError] | None = None,
+    assumes: bool = True,
 ) -> TracedCalls:
     """Trace a call of the model.
 
@@ -97,6 +107,7 @@ def traced(
         given: the arguments that are available.
         whole: names of modules to keep whole, each as one call, and why. One whose forward cannot be
             followed is added. If None, its exception is raised.
+        assumes: whether a comparison of sizes may go on as for matrices of node rows.
 
     Raises:
         NotLoweredError: the call cannot be followed, or is another without gradients.
@@ -113,6 +124,7 @@ def traced(
             kept_functions(reached.functions),
         ):
             root = _Root(model, calling, given, whole)
+            root.tracer.assumes = assumes
             with ValueReads(model) as reads:
                 graph = root.tracer.trace(root)
             reads.check(graph)
@@ -122,9 +134,13 @@ def traced(
                 raise NotLoweredError(type(model).__name__, what, needed, code="in-place")
             with torch.inference_mode():  # a forward may ask whether gradients are wanted, and act on it
                 without = _Root(model, calling, given, whole)
+                without.tracer.assumes = assumes
                 again = without.tracer.trace(without)
-    except NotLoweredError:
-        raise
+    except NotLoweredError as refused:
+        # A module that ends at a comparison is kept whole, and one that goes on may write over its buffers.
+        if refused.code not in ("draws", "effects") or not root.tracer.has_assumed:
+            raise
+        return traced(model, calling, given, whole=whole, assumes=False)
     except Exception as error:  # whatever a user's forward may raise under tracing
         raise _why_not_traced(type(model).__name__, error) from error
     if _calls(again) != _calls(graph):
@@ -262,7 +278,7 @@ class _Tracer(fx.Tracer):
         self._is_typed = given.typed
         self._gradients, self._classes, self._whole = torch.is_grad_enabled(), classes, whole
         self.thread = threading.get_ident()  # modules that other threads call meanwhile are not traced
-        self.has_breaks = whole is not None
+        self.has_breaks, self.assumes, self.has_assumed = whole is not None, True, False
         self.bare: dict[str, nn.Module] = {}
         """Layers whose network is traced, without it, by the targets of calls."""
         self._matrix, self._examples = None if given.typed else given.matrix, dict[fx.Node, Any]()
@@ -285,7 +301,7 @@ class _Tracer(fx.Tracer):
         return reader_of(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Compare two equal reads of one tensor, as ``min(x.size(0), x.size(0))`` does.
+        """Compare two equal reads of one tensor, as ``min(x.size(0), x.size(0))`` does, or sizes of rows.
 
         A matrix of edges has as many rows as columns.
         """
@@ -299,6 +315,9 @@ class _Tracer(fx.Tracer):
             )
             if first is not None and first == second and first[1] in ("size", getattr, operator.getitem):
                 return _COMPARISONS[node.target]
+            if self.assumes and not self._is_typed and (assumed := _as_matrices(node)) is not None:
+                self.has_assumed, (sizes, node.meta[MATRICES]) = True, assumed
+                return bool(cast("Any", node.target)(*sizes))
         return bool(super().to_bool(obj))
 
     def call_module(
@@ -317,8 +336,10 @@ class _Tracer(fx.Tracer):
         # A whole call of a module that takes dicts would not give the dict that its caller reads.
         if by_type and self._whole is not None and (why := self._whole.get(self.path_of_module(m))):
             raise why
-        if self._maps_by_users_code(m) and args and isinstance(args[0], fx.Proxy):
-            return self._call_in_two(m, args, kwargs)
+        is_in_two = self._maps_by_users_code(m) and args and isinstance(args[0], fx.Proxy)
+        call_apart = self._call_in_two if is_in_two else self._on_mapped_edges
+        if (made := call_apart(m, args, kwargs)) is not None:
+            return made
         if self._whole is None or m is self.root.model or by_type:
             return super().call_module(m, forward, args, kwargs)
         # If it raises, the calls that it has recorded so far must go, and fx's stack of modules be put back.
@@ -350,6 +371,32 @@ class _Tracer(fx.Tracer):
         bare._modules = {**m._modules, "nn": nn.Identity()}
         network: Any = m._modules["nn"]
         return network(self.create_proxy("call_module", name, args, kwargs))
+
+    def _on_mapped_edges(self, m: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Record GATv2's self-loops and its map of learned edge features before it; return None for others.
+
+        No kernel gives such features a gradient. What is left of the layer are messages that do.
+        """
+        if type(m).__module__ != _GATV2 or is_traced_layer(m) or m._modules.get("lin_edge") is None:
+            return None
+        given = inspect.signature(type(m).forward).bind(m, *args, **kwargs).arguments
+        found: list[Any] = [given.get(key) for key in ("x", "edge_index", EDGE_ATTR)]
+        x, edges, attr = found
+        is_plain = given.keys() <= {"self", "x", "edge_index", EDGE_ATTR} and isinstance(x, fx.Proxy)
+        is_kept = self._whole is None or self.path_of_module(m) in self._whole
+        if not is_plain or is_kept or self._matrix is not None or self._is_typed or not _is_learned(attr):
+            return None
+        if m.add_self_loops:
+            utils = sys.modules["torch_geometric.utils"]
+            made = utils.remove_self_loops(edges, attr)
+            made = utils.add_self_loops(made[0], made[1], fill_value=m.fill_value, num_nodes=x.size(0))
+            edges, attr = made[0], made[1]
+        name = f"{self.path_of_module(m)} on mapped edges"
+        bare = self.bare[name] = copy.copy(m)
+        bare.add_self_loops, bare._modules = False, {**m._modules, "lin_edge": nn.Identity()}
+        return self.create_proxy(
+            "call_module", name, (x, edges, m.lin_edge(attr.reshape(-1, m.edge_dim))), {}
+        )
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
         made = TensorProxy(node, self)
@@ -444,7 +491,7 @@ _OF_ROWS = {"shape": (3, 1), "dtype": torch.float32, "device": torch.device("cpu
 """Attributes of node rows on a small graph."""
 _OF_KIND = ("has_value", "dim", "is_coalesced", "sparse_dim", "dense_dim")
 """Methods whose results are the same for all sparse matrices of a kind."""
-_GIN = "torch_geometric.nn.conv.gin_conv"
+_GIN, _GATV2 = "torch_geometric.nn.conv.gin_conv", "torch_geometric.nn.conv.gatv2_conv"
 
 
 def _is_num_nodes(value: Any) -> bool:
@@ -453,6 +500,33 @@ def _is_num_nodes(value: Any) -> bool:
         return False
     of: Any = value.args[0]
     return of.op == "placeholder" and of.target in (X, EDGES_TARGET)
+
+
+def _as_matrices(node: fx.Node) -> tuple[list[int], list[fx.Node]] | None:
+    """Return what a comparison compares if tensors are matrices of node rows, and these; None for others.
+
+    Ranks are compared with numbers, and numbers of rows with each other: 0 stands for one.
+    """
+    kinds, sizes, tensors = set[str](), list[int](), list[fx.Node]()
+    for one in node.args:
+        if isinstance(one, fx.Node) and one.args and isinstance(of := one.args[0], fx.Node):
+            asks_rows = one.target == "size" and one.args[1:] == (0,) and target_of(of) != EDGE_ATTR
+            asks_rank = one.target == "dim" or (one.target is getattr and one.args[1] == "ndim")
+            kinds.add("rows" if asks_rows else "rank" if asks_rank else "")
+            sizes.append(2 if asks_rank else 0)
+            tensors.append(of)
+        else:
+            kinds.add("rank" if type(one) is int else "")
+            sizes.append(one if type(one) is int else 0)
+    return (sizes, tensors) if kinds in ({"rows"}, {"rank"}) else None
+
+
+def _is_learned(value: Any) -> bool:
+    """Return whether a value is computed by modules or parameters of the model."""
+    before = [value.node] if isinstance(value, fx.Proxy) else []
+    for node in before:
+        before += [one for one in node.all_input_nodes if one not in before]
+    return any(one.op in ("call_module", "get_attr") for one in before)
 
 
 def _is_read(network: nn.Module) -> bool:
