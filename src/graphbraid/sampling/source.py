@@ -105,15 +105,6 @@ class BatchSource:
 
         In a graph with types, a name that ends in ``_dict`` stands for rows by node type or relation.
         """
-        if (found := self._known_keys.get((layout, by_edge))) is None:
-            found = self._known_keys[layout, by_edge] = self._keys_of(layout, by_edge=by_edge)
-        return [*found]
-
-    @cached_property
-    def _known_keys(self) -> dict[tuple[str, bool], list[str]]:
-        return {}
-
-    def _keys_of(self, layout: str, *, by_edge: bool) -> list[str]:
         if self.graph.is_typed:
             return self._typed_keys(layout, by_edge=by_edge)
         names: Iterable[str] = self._default_names() if self.names is None else self.names
