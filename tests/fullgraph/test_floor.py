@@ -111,6 +111,14 @@ def test_the_floor_of_a_known_program_by_hand():
     assert floor.ratio is None
 
 
+def test_rows_with_self_loops_read_their_own_row_too():
+    loops = AdjacencyMatrix(kind="sum", loop_scale=1.0)
+    ops = (Aggregate(out="a", inputs=("x",), adjacency=loops),)
+    program, graph = Program(ops=ops, node_types=(only_node_type(CHANNELS),)), make_graph()
+    work = make_ledger(program, graph).forward(program.ops[0])
+    assert work.cached_bytes == 64.0 * graph.csc.num_edges + 4 * CHANNELS * NUM_NODES
+
+
 def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
     work = {"stream_bytes": 1e7, "random_bytes": 1e6, "cached_bytes": 1e8, "flops": 1e9}
     assert Work(**work).seconds(RATES) == 2.0

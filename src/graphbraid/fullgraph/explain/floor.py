@@ -20,7 +20,7 @@ from graphbraid.fullgraph.program import Break, Operation, Program, written_line
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
-from graphbraid.fullgraph.step.tasks import copied
+from graphbraid.fullgraph.step.tasks import BufferPool, copied
 from graphbraid.machine.hardware import Rates
 
 if TYPE_CHECKING:
@@ -141,6 +141,8 @@ class TimedStep(PlannedStep):
         super().__init__(request)
         self._wait, self._clock = wait, clock
         self._looks = False
+        self._pool: BufferPool | None = None
+        """Lends the memory of returned outputs, as the runner's does; None on a device."""
         self._seconds: dict[int, list[float]] = {}
         self._plan.tasks = [
             replace(task, run=partial(self._timed, place, task.run))
@@ -155,9 +157,10 @@ class TimedStep(PlannedStep):
             num_nodes: number of returned rows.
             repeats: number of steps of each kind, at least 1.
         """
-        devices = [] if self.output.tensor.device.type == "cpu" else [self.output.tensor.device]
-        with torch.random.fork_rng(devices):
-            grad = self.output.tensor.new_full((num_nodes, self.output.tensor.shape[1]), 1 / num_nodes)
+        on_host, width = self.output.tensor.is_cpu, self.output.tensor.shape[1]
+        self._pool = BufferPool((num_nodes, width)) if on_host else None
+        with torch.random.fork_rng([] if on_host else [self.output.tensor.device]):
+            grad = self.output.tensor.new_full((num_nodes, width), 1 / num_nodes)
             self._step(grad, rows)
             whole = []
             for _ in range(repeats):
@@ -169,7 +172,7 @@ class TimedStep(PlannedStep):
 
     def _step(self, grad: Tensor, rows: Tensor | None) -> float:
         started = self._clock()
-        self._timed(-1, lambda: copied(self.forward(), None, rows))
+        self._timed(-1, lambda: copied(self.forward(), self._pool, rows))
         self._timed(-2, lambda: self.backward(grad, rows))
         self._wait()
         return self._clock() - started

@@ -2,10 +2,11 @@
 
 Every matrix that an operation reads or writes moves between memory and processor once, and so do the ids of
 its edges; if all of them fit in a cache, they move between that and the processor instead. An aggregation
-reads one row per edge; rows that miss in a simulated cache of a core's size come from the cache behind it,
-and rows that miss in one of that size from memory, at the rate that was measured in a region of their size.
-Rows that are read at random move as whole cache lines. Products count their multiplications and additions. A
-kernel's extra passes and scratch rows are not counted, since they can be avoided.
+reads one row per edge, and with self-loops its own; rows that miss in a simulated cache of a core's size
+come from the cache behind it, and rows that miss in one of that size from memory, at the rate that was
+measured in a region of their size. Rows that are read at random move as whole cache lines. Products count
+their multiplications and additions. A kernel's extra passes and scratch rows are not counted, since they can
+be avoided.
 """
 
 from __future__ import annotations
@@ -262,8 +263,15 @@ class Ledger:
             table=table,
             shares=shares,
             once=once,
+            own=times * float(self._loops(op, csc)),
             flops=2.0 * (reads * width + csc.num_edges * mapped),
         )
+
+    @staticmethod
+    def _loops(op: ir.Operation, csc: Csc) -> int:
+        """Return the number of rows that an aggregation adds to their own sums, in order."""
+        loops = isinstance(op, ir.Aggregate) and op.adjacency.loop_scale != 0
+        return min(csc.num_src, csc.num_dst) if loops else 0
 
     def _block(self, op: ir.Operation) -> Block:
         """Return the edges that an operation walks."""
@@ -289,6 +297,7 @@ class Ledger:
         table: int = 0,
         shares: Sequence[float] = (),
         once: float = 0.0,
+        own: float = 0.0,
         **other: float,
     ) -> Work:
         """Make a :class:`Work`; matrices that together fit in a cache are counted as read from there.
@@ -296,11 +305,13 @@ class Ledger:
         There are ``streams`` bytes of matrices and ids, and ``reads`` rows read at random, in whole cache
         lines, of a table. ``shares`` of these hit a core's cache and all cache; empty without caches.
         ``once`` are the bytes of the table where a cache holds it, unless ``streams`` counts them.
+        ``own`` rows of the table are read in order, which a core's cache is taken to hold.
         """
         inner, whole = self._caches or (0, 0)
         near, share = shares or (1.0, 1.0)
         rows = reads * -(-row_bytes // _LINE) * _LINE
         random, outer = (1 - share) * rows, max(0.0, share - near) * rows
+        rows += own * row_bytes
         if random or streams + once > whole:
             return Work(
                 stream_bytes=streams + once,
