@@ -77,7 +77,7 @@ run_tests() {
 left_out=({ops,sampling}/triton ops/test_triton.py sampling/test_triton_sampler.py)
 [ -z "$short" ] || left_out+=(sampling/test_loader_processes.py ops/test_idle_threads.py
   sampling/test_{pyg_batches,pyg_cases,pyg_link_cases,pyg_options,loader_face,minibatch,pinning,peers}.py
-  sampling/typed/test_loader.py graph/test_{dgl,interop,memory,types}.py
+  sampling/typed/test_loader.py graph/test_{interop,memory,types}.py
   features/test_{scores_auto,under_a_limit}.py)
 ignored=()
 for path in "${left_out[@]}"; do

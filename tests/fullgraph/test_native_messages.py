@@ -32,6 +32,7 @@ class Own(pyg.MessagePassing):
         super().__init__(**options)
         self.lin, self.gates, self.own = nn.Linear(i, o), nn.Linear(i, o), nn.Linear(i, o)
         self.scale, self.row = nn.Parameter(torch.tensor([0.7])), nn.Parameter(torch.linspace(-1, 1, o)[None])
+        self.edge = nn.Linear(WIDTH, o)
         self.by_head = nn.Parameter(torch.rand(1, 2, o // 2))
 
     def forward(self, x, edge_index, edge_weight=None, edge_attr=None):
@@ -76,6 +77,10 @@ def featured(self, x_j, edge_weight, edge_attr):
     return edge_weight.view(-1, 1) * torch.sigmoid(x_j + edge_attr)
 
 
+def mapped(self, x_i, x_j, edge_attr):
+    return torch.relu(x_j + self.edge(edge_attr)) * x_i
+
+
 MESSAGES = {
     **{f"gate, {aggr}": (gate, {"aggr": aggr}) for aggr in ("sum", "mean", "max", "min")},
     "difference": (difference, {}),
@@ -88,6 +93,8 @@ MESSAGES = {
     "weights of edges": (weighed, {}),
     "weights of edges, max": (weighed, {"aggr": "max"}),
     "features of edges": (featured, {"aggr": "mean"}),
+    "a map of features": (mapped, {}),
+    "a map of features, max": (mapped, {"aggr": "max"}),
 }
 
 
@@ -267,7 +274,7 @@ def test_a_segment_refuses_messages_that_do_not_fit():
     def made(*, steps=steps, sources=(0,), heads=1, columns=4, kind=0, count=9):
         programs = [None, steps, *[None] * 7][:count]
         find = partial(lambda *_: ([[], []], programs))
-        messages = [*sources], [], [], heads, columns, kind, False, False, find
+        messages = [*sources], [], [], heads, columns, [kind], False, False, find, None
         return segment([fields], 1, 0, [1], (1.0, 1.0, 1.0), 0.01, [messages])
 
     def run(of, *, of_edges=((None, None),)):

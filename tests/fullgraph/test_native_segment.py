@@ -105,6 +105,123 @@ MODELS = {
     "PNA's neighbours": lambda: pyg.GraphSAGE(CHANNELS, 8, 2, CLASSES, aggr="max"),
     "shared gradients": lambda: SharedGradients(2),
 }
+FEATURES = 3
+
+
+class OfEdges(nn.Module):
+    """Two layers that read features of edges, and dropout."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.first, self.last = make(CHANNELS, 8), make(8, 6)
+
+    def forward(self, x, edge_index, edge_attr):
+        x = F.dropout(F.elu(self.first(x, edge_index, edge_attr)), 0.3, self.training)
+        return self.last(x, edge_index, edge_attr)
+
+
+def attention_of_edges(kind, **options):
+    return lambda i, o: kind(i, o // 2, heads=2, edge_dim=FEATURES, **options)
+
+
+OF_EDGES = {
+    "GINE": lambda i, o: pyg.GINEConv(nn.Linear(i, o), edge_dim=FEATURES),
+    "GINE that adds its own row": lambda i, o: pyg.GINEConv(nn.Linear(i, o), eps=0.5, edge_dim=FEATURES),
+    "GAT": attention_of_edges(pyg.GATConv, dropout=0.3),
+    "GAT of given loops": attention_of_edges(pyg.GATConv, fill_value=0.5),
+    "GAT without loops": attention_of_edges(pyg.GATConv, add_self_loops=False, dropout=0.3),
+    "GATv2": attention_of_edges(pyg.GATv2Conv, dropout=0.3),
+    "GATv2 of largest loops": attention_of_edges(pyg.GATv2Conv, fill_value="max"),
+    "GATv2 without loops": attention_of_edges(pyg.GATv2Conv, add_self_loops=False),
+    "GATv2 that averages": lambda i, o: pyg.GATv2Conv(i, o, heads=3, concat=False, edge_dim=FEATURES),
+}
+"""These have the bits of their operations."""
+AGGREGATORS = ["mean", "min", "max", "std", "sum", "var"]
+SCALERS = ["identity", "amplification", "attenuation", "linear", "inverse_linear"]
+DEGREES = torch.tensor([1, 5, 9, 3])
+
+
+class Several(pyg.MessagePassing):
+    """All reductions with all scalers of degrees."""
+
+    def __init__(self, i, o):
+        super().__init__(aggr=pyg.DegreeScalerAggregation(AGGREGATORS, SCALERS, DEGREES))
+        self.lin, self.edge = nn.Linear(i, o), nn.Linear(FEATURES, o)
+        self.out = nn.Linear(len(AGGREGATORS) * len(SCALERS) * o, o)
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.out(self.propagate(edge_index, x=self.lin(x), edge_attr=edge_attr))
+
+    def message(self, x_i, x_j, edge_attr):
+        return torch.tanh(x_j + self.edge(edge_attr)) - x_i
+
+
+OF_STEPS = {
+    "several reductions": Several,
+    "PNAConv": lambda i, o: pyg.PNAConv(i, o, AGGREGATORS, SCALERS, DEGREES, edge_dim=FEATURES, towers=2),
+    "TransformerConv": lambda i, o: pyg.TransformerConv(i, o // 2, heads=2, edge_dim=FEATURES),
+    "ResGatedGraphConv": lambda i, o: pyg.ResGatedGraphConv(i, o, edge_dim=FEATURES),
+    "GeneralConv": lambda i, o: pyg.GeneralConv(i, o, in_edge_channels=FEATURES),
+    "GENConv": lambda i, o: pyg.GENConv(i, o, edge_dim=FEATURES, norm=None),
+    "GENConv that learns": lambda i, o: pyg.GENConv(i, o, edge_dim=FEATURES, learn_t=True, norm=None),
+    "GENConv that adds": lambda i, o: pyg.GENConv(i, o, aggr="add", edge_dim=FEATURES, norm=None),
+}
+"""Messages, whose bits differ by the order in which PyTorch adds columns."""
+
+
+def with_features(graph="untidy", num_features=FEATURES):
+    data = data_of(graph)
+    data.edge_attr = torch.randn(data.num_edges, num_features, generator=torch.Generator().manual_seed(7))
+    return data
+
+
+@pytest.mark.parametrize("graph", ["untidy", "directed", "without edges"])
+@pytest.mark.parametrize("name", OF_EDGES)
+def test_layers_that_read_features_of_edges_have_the_bits_of_their_operations(name, graph, monkeypatch):
+    torch.manual_seed(0)
+    data = with_features("untidy" if graph == "without edges" else graph)
+    kept = data.num_edges if graph != "without edges" else 0
+    call = data.x.float(), data.edge_index[:, :kept], data.edge_attr[:kept]
+    assert assert_same_bits(OfEdges(OF_EDGES[name]), call, monkeypatch, twice=True)
+
+
+def test_gine_reads_rows_of_edges_as_they_are(monkeypatch):
+    torch.manual_seed(0)
+    model, data = pyg.GINEConv(nn.Linear(CHANNELS, 8)), with_features(num_features=CHANNELS)
+    assert assert_same_bits(model, (data.x.float(), data.edge_index, data.edge_attr), monkeypatch)
+
+
+def steps_of(run, model, y):
+    """Ten steps; their last loss and the parameters."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.5)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(run(), y)
+        loss.backward()
+        optimizer.step()
+    return [loss.detach().double(), *(p.detach().double() for p in model.parameters())]
+
+
+@pytest.mark.parametrize("layout", ["subgraph", "blocks"])
+@pytest.mark.parametrize("name", OF_EDGES | OF_STEPS)
+def test_a_batch_with_features_of_edges_learns_as_in_pyg(name, layout, monkeypatch):
+    """Ten steps beside PyG in float64; on blocks, beside the operations by themselves."""
+    torch.manual_seed(0)
+    model, y = OfEdges((OF_EDGES | OF_STEPS)[name]).eval(), torch.randint(6, (5,))
+    batch, twin = sampled(with_features(), layout=layout, num_neighbors=(3, 2)), copy.deepcopy(model)
+    engine = graphbraid.compile(model, strict=True)
+    assert compiled_segments(engine(batch)) == 1 or name == "PNAConv"
+    found = [steps_of(partial(engine, batch), model, y)]
+    if layout == "subgraph":
+        call = batch.x.double(), batch.edge_index, batch.edge_attr.double()
+        twin = twin.double()
+        found.append(steps_of(lambda: twin(*call)[:5], twin, y))
+    else:
+        by_operation(monkeypatch)
+        found.append(steps_of(partial(graphbraid.compile(twin, strict=True), batch), twin, y))
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
+
+
 ATTENTIONS = [name for name in MODELS if "GAT" in name or "Transformer" in name or "attention" in name]
 
 

@@ -116,15 +116,21 @@ def gat_attention(
         )
     dtype = sum_dtype(x.dtype)
     how = _how(csc, negative_slope, self_loops, dropout)
-    if edge_logit is not None:
-        shape = (csc.num_edges + how[1], heads)
-        if check_tensor(edge_logit, "edge_logit", floating=True).shape != shape or x.device.type != "cpu":
-            raise DataError(
-                f"edge_logit must be {shape} on the CPU, a row for each edge and then for each self-loop; "
-                f"got {tuple(edge_logit.shape)} on {edge_logit.device}"
-            )
-        edge_logit = edge_logit.to(dtype)
-    return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), edge_logit, csc, how)
+    of_edges = _edge_logits(edge_logit, x, csc.num_edges + how[1], heads)
+    return _gat(x, src_logit.to(dtype), dst_logit.to(dtype), of_edges, csc, how)
+
+
+def _edge_logits(edge_logit: Tensor | None, x: Tensor, count: int, heads: int) -> Tensor | None:
+    """Return the logits of edges and self-loops, checked, in the dtype of the sums."""
+    if edge_logit is None:
+        return None
+    check_tensor(edge_logit, "edge_logit", floating=True)
+    if edge_logit.shape != (count, heads) or x.device.type != "cpu":
+        raise DataError(
+            f"edge_logit must be {(count, heads)} on the CPU, a row for each edge and then for each "
+            f"self-loop; got {tuple(edge_logit.shape)} on {edge_logit.device}"
+        )
+    return edge_logit.to(sum_dtype(x.dtype))
 
 
 def head_dot(rows: Tensor, *vectors: Tensor) -> Tensor:
@@ -159,7 +165,7 @@ def scored_attention(
     """
     heads, compiled = vectors[0].shape[1], False
     how: dict[str, Any] = {"negative_slope": negative_slope, "self_loops": self_loops, "dropout": dropout}
-    if x is scored and edge_logit is None and not tracing() and not torch.is_autocast_enabled(x.device.type):
+    if x is scored and not tracing() and not torch.is_autocast_enabled(x.device.type):
         compiled = kernels_for(x, *(one[0] for one in vectors)) is not reference
     fits = x.shape == (csc.num_src, vectors[0].numel()) and csc.num_dst <= csc.num_src
     if not compiled or not fits:
@@ -167,7 +173,9 @@ def scored_attention(
         logits = both[:, :heads], both[: csc.num_dst, heads:]
         return gat_attention(csc, x, *logits, edge_logit=edge_logit, **how)
     _check(csc, x, "x", heads)
-    found: Tensor = run(_ScoredGat, x, *vectors, csc, _how(csc, **how))
+    given = _how(csc, **how)
+    of_edges = _edge_logits(edge_logit, x, csc.num_edges + given[1], heads)
+    found: Tensor = run(_ScoredGat, x, *vectors, of_edges, csc, given)
     return found
 
 
@@ -309,18 +317,25 @@ def _gat_forward(
 class _ScoredGat(torch.autograd.Function):
     @staticmethod
     def forward(  # noqa: PLR0917 - autograd passes by position
-        ctx: Any, x: Tensor, of_src: Tensor, of_dst: Tensor, csc: Csc, how: tuple[float, int, float, AnySeed]
+        ctx: Any,
+        x: Tensor,
+        of_src: Tensor,
+        of_dst: Tensor,
+        edge_logit: Tensor | None,
+        csc: Csc,
+        how: tuple[float, int, float, AnySeed],
     ) -> Tensor:
         ctx.vectors = torch.cat((of_src.detach(), of_dst.detach())).flatten(1)
         logits = new_rows(x, csc.num_src, of_src.shape[1]), x.new_empty(csc.num_dst, of_dst.shape[1])
-        return _gat_forward(ctx, (x, *logits), {}, csc, how, att=ctx.vectors)
+        edges = {} if edge_logit is None else {"edge_logit": edge_logit.detach().contiguous()}
+        return _gat_forward(ctx, (x, *logits), edges, csc, how, att=ctx.vectors)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         att, grad_att = ctx.vectors, torch.empty_like(ctx.vectors)
-        (to_x, to_logits, _), _ = _backward(ctx, "gat_backward", grad, att=att, grad_att=grad_att)
-        return to_x, *grad_att.view(2, 1, to_logits.shape[1], -1), None, None
+        (to_x, to_logits, _), to_edges = _backward(ctx, "gat_backward", grad, att=att, grad_att=grad_att)
+        return to_x, *grad_att.view(2, 1, to_logits.shape[1], -1), to_edges, None, None
 
 
 _gat = operator("gat_attention", _Gat, lambda a: a.x.new_empty(a.csc.num_dst, a.x.shape[1]))

@@ -650,20 +650,23 @@ def native_programs(
     *,
     steps: tuple[MessageStep, ...],
     alike: tuple[bool, ...],
-    reduction: MessageReduction,
+    kinds: tuple[int, ...],
+    is_one: bool,
 ) -> tuple[list[list[bool]], list[tuple[Any, ...] | None]]:
     """Return a message's programs, as the compiled segments of mini-batches run them.
 
-    Arguments are as in :class:`_Message` and its :meth:`~_Message.backward`.
+    Arguments are as in :class:`_Message` and its :meth:`~_Message.backward`. ``is_one`` says
+    that there is one reduction, and not several side by side.
 
     Returns:
         for each side which of the rows behind its matrices are narrow; and the programs, in the order of
         ``MessagePrograms`` in ``csrc/segments/messages.h``.
     """
-    message = _Message.of(steps, alike, kinds_of(reduction), tuple(hoists))
-    has_slopes = message.with_slopes is not None
+    message = _Message.of(steps, alike, kinds, tuple(hoists))
+    with_slopes = message.with_slopes if is_one else None
+    has_slopes = with_slopes is not None
     back = message.backward(tuple(map(tuple, wanted)), tuple(learned), has_slopes=has_slopes)
-    programs = message.softmax, message.forward, message.with_slopes
+    programs = message.softmax, message.forward, with_slopes
     at_nodes = (message.at_nodes.get(side) for side in SIDES)
     narrow = [[message.whole.all[step].narrow for step in message.hoisted[side]] for side in SIDES]
     found = (*programs, *at_nodes, *(one for one, _ in back), *(one for _, one in back))

@@ -32,9 +32,9 @@ _OF: dict[str, tuple[str, ...]] = {
     "var": ("sum", "squares"),
     "std": ("sum", "squares"),
 }
-REDUCTIONS_OF_SEVERAL = frozenset(_OF)
-"""Reductions that may stand side by side."""
-SCALERS = frozenset({"identity", "amplification", "attenuation", "linear", "inverse_linear"})
+REDUCTIONS_OF_SEVERAL = tuple(_OF)
+"""Reductions that may stand side by side; those of compiled segments have these places as numbers."""
+SCALERS = ("identity", "amplification", "attenuation", "linear", "inverse_linear")
 """Functions of a node's degree, as PyG's ``DegreeScalerAggregation`` names them."""
 
 
@@ -57,6 +57,11 @@ class SeveralReductions:
         """Reductions of one walk over the edges: some of ``sum``, ``squares``, ``max`` and ``min``."""
         needed = {one for name in self.names for one in _OF[name]}
         return tuple(one for one in ("sum", "squares", "max", "min") if one in needed)
+
+    def numbers(self) -> tuple[list[int], list[int], int, Any]:
+        """Return what a compiled segment takes: reductions and scalers as numbers, heads and the averages."""
+        names = [REDUCTIONS_OF_SEVERAL.index(name) for name in self.names]
+        return names, [SCALERS.index(one) for one in self.scalers], math.prod(self.shape[:-1]), self.averages
 
     def finish(self, csc: Csc, sums: Sequence[Tensor], out: Tensor) -> None:
         """Write all reductions from :attr:`sums`, each ``(num_dst, width)``."""

@@ -17,6 +17,10 @@
 
 namespace gb {
 
+void run_gine(const GineArgs& a) { GB_PICK(gine)(a); }
+void run_gine_backward(const GineBackwardArgs& a) { GB_PICK(gine_backward)(a); }
+void run_gine_edge_backward(const GineEdgeBackwardArgs& a) { GB_PICK(gine_edge_backward)(a); }
+
 static void gine(const Indptr& indptr, const Ids& indices, const RowArray& x, const RowArray& edges,
                  double loop_scale, int64_t num_loops, const WrittenMatrix& out) {
   GineArgs a{edge_rows_of(indptr, indices, x)};
@@ -27,7 +31,7 @@ static void gine(const Indptr& indptr, const Ids& indices, const RowArray& x, co
   rows_like(a, out, a.num_dst);
   a.out = out.data();
   nb::gil_scoped_release release;
-  GB_PICK(gine)(a);
+  run_gine(a);
 }
 
 static void gine_backward(const Indptr& indptr, const Ids& indices, const Indptr& perm, const RowArray& grad,
@@ -44,7 +48,7 @@ static void gine_backward(const Indptr& indptr, const Ids& indices, const Indptr
   rows_like(a, out, a.num_dst);
   a.out = out.data();
   nb::gil_scoped_release release;
-  GB_PICK(gine_backward)(a);
+  run_gine_backward(a);
 }
 
 static void gine_edge_backward(const Indptr& indptr, const Ids& indices, const RowArray& x,
@@ -55,7 +59,7 @@ static void gine_edge_backward(const Indptr& indptr, const Ids& indices, const R
   a.out_stride = rows_like(a, out, a.num_edges).stride;
   a.out = out.data();
   nb::gil_scoped_release release;
-  GB_PICK(gine_edge_backward)(a);
+  run_gine_edge_backward(a);
 }
 
 void bind_gine(nb::module_& m) {

@@ -33,4 +33,9 @@ struct GineEdgeBackwardArgs : EdgeRows {
   int64_t out_stride = 0;
 };
 
+// By the variant in use.
+void run_gine(const GineArgs& a);
+void run_gine_backward(const GineBackwardArgs& a);
+void run_gine_edge_backward(const GineEdgeBackwardArgs& a);
+
 }  // namespace gb

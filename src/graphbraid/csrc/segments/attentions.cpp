@@ -7,22 +7,33 @@ namespace gb {
 
 FloatMatrix Attention::checked(const Map& map, const AttentionInputs& in) const {
   const FloatMatrix& src = *in.src;
-  const bool is_gat = kind == AttentionKind::kGat;
+  const bool is_gat = kind == AttentionKind::kGat, is_dot = kind == AttentionKind::kDot;
   need(src.width > 0 && src.width % heads == 0, "each head has as many columns");
-  need((in.vector != nullptr) == (kind != AttentionKind::kDot) && (in.dst_vector != nullptr) == is_gat,
+  const bool reads_edges = !is_dot && in.key != nullptr;
+  need((in.vector != nullptr) == !is_dot && (in.dst_vector != nullptr) == is_gat &&
+           (in.edge_vector != nullptr) == (is_gat && reads_edges),
        "an attention has its vectors");
-  for (const Operand* vector : {in.vector, in.dst_vector})
+  for (const Operand* vector : {in.vector, in.dst_vector, in.edge_vector})
     need(vector == nullptr ||
              (vector->num_dimensions == 3 && vector->by_head.extent(0) == 1 &&
               vector->by_head.extent(1) == heads && vector->by_head.extent(2) == src.width / heads),
          "a vector has a number for each column of the rows, by head");
-  for (const FloatMatrix* rows : {in.src, in.key})
-    need(rows == nullptr || rows->rows == map.num_src, "there is a row for each source");
   need(!is_gat || map.num_dst <= map.num_src, "destinations are the first sources");
+  need(src.rows == map.num_src, "there is a row for each source");
+  need(in.dst == nullptr || (in.dst->rows >= map.num_dst && in.dst->width == src.width),
+       "there are rows of all destinations, as wide as those that are summed");
   for (const FloatMatrix* rows : {in.src, in.dst, in.key})
-    need(rows == nullptr || (rows->width == src.width && (rows->stride == src.width || rows->rows < 2)),
-         "rows follow each other");
-  need(in.dst == nullptr || in.dst->rows >= map.num_dst, "there are rows of all destinations");
+    need(rows == nullptr || rows->stride == rows->width || rows->rows < 2, "rows follow each other");
+  if (is_dot) need(in.key->rows == map.num_src && in.key->width == src.width, "keys are rows of sources");
+  if (reads_edges) {
+    need(in.key->rows == map.num_edges() + num_loops(map), "there is a row for each edge and self-loop");
+    need(in.key->width > 0, "edges have features");
+  }
+  const Operand* weight = in.edge_weight;
+  need((weight != nullptr) == reads_edges, "features have a map");
+  need(weight == nullptr ||
+           (weight->num_dimensions == 2 && weight->rows() == src.width && weight->columns() == in.key->width),
+       "the map has a column for each feature");
   const int64_t width = averages ? src.width / heads : src.width;
   return {nullptr, map.num_dst, width, width};
 }
@@ -38,14 +49,21 @@ AttentionArgs Attention::arguments(const Map& map, const AttentionInputs& in, co
   a.heads = heads;
   a.channels = in.src->width / heads;
   a.slope = a.scale = factor;
-  a.num_loops = has_loops ? std::min(a.num_src, a.num_dst) : 0;
+  a.num_loops = num_loops(map);
   a.threshold = in.drops.threshold;
   a.keep_scale = in.drops.keep_scale;
   a.seed = in.drops.seed;
   a.first_keys = in.drops.ids;
   a.src = in.src->data;
   if (in.dst != nullptr) a.dst = in.dst->data;
-  if (in.key != nullptr) a.key = in.key->data;
+  if (in.key != nullptr && kind == AttentionKind::kDot) a.key = in.key->data;
+  a.edge_logit = kept.edge_logit.data;
+  if (in.edge_weight != nullptr && kind == AttentionKind::kGatv2) {
+    const int64_t width = a.edge_channels = in.key->width;
+    a.edge_features = {in.key->data, width};
+    a.loop_features = {in.key->data + a.num_edges * width, width};
+    a.edge_weight = kept.edge_weight.data;
+  }
   a.src_logit = kept.src_logit.data;
   a.dst_logit = kept.dst_logit.data;
   a.att = kept.vectors.data;
@@ -65,6 +83,23 @@ void Attention::forward(const Map& map, const AttentionInputs& in, const FloatMa
   for (const Operand* vector : {in.vector, in.dst_vector}) {
     if (vector != nullptr) std::copy_n(vector->by_head.data(), src.width, row);
     row += src.width;
+  }
+  if (const Operand* weight = in.edge_weight) {
+    const bool is_gat = kind == AttentionKind::kGat;
+    const int64_t features = weight->columns(), channels = src.width / heads;
+    kept.edge_weight = is_gat ? FloatMatrix::zeros(heads, features) : FloatMatrix::make(features, src.width);
+    for (int64_t i = 0; i < src.width; ++i)
+      for (int64_t f = 0; f < features; ++f) {
+        const float number = weight->number(i * features + f, 0);
+        if (is_gat)
+          kept.edge_weight.data[i / channels * features + f] += number * in.edge_vector->number(i, 0);
+        else
+          kept.edge_weight.data[f * src.width + i] = number;
+      }
+    if (is_gat) {
+      kept.edge_logit = FloatMatrix::make(in.key->rows, heads);
+      multiply(*in.key, {kept.edge_weight.data, 1, features}, kept.edge_logit);
+    }
   }
   kept.lse = FloatMatrix::make(out.rows, heads);
   kept.out = averages ? FloatMatrix::make(out.rows, src.width) : out;
@@ -94,8 +129,9 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
   const FloatMatrix& src = *in.src;
   AttentionBackwardArgs b;
   b.forward = arguments(map, in, kept);
-  const bool drops = b.forward.threshold != 0;
-  need(!drops || places != nullptr || b.forward.num_edges == 0, "dropout needs the places of edges");
+  const bool needs_places = b.forward.threshold != 0 || b.forward.edge_logit || b.forward.edge_weight;
+  need(!needs_places || places != nullptr || b.forward.num_edges == 0,
+       "dropout and rows of edges need the places of edges");
   if (averages || grad.stride != src.width) {
     const FloatMatrix wide = FloatMatrix::make(grad.rows, src.width);
     averages ? mean_of_heads_backward(grad, heads, wide) : copy_rows(grad, wide);
@@ -104,31 +140,52 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
   b.t_indptr = reversed.indptr;
   b.t_indices = reversed.indices;
   b.perm = places;
-  AttentionGradients to{FloatMatrix::make(src.rows, src.width), {}, {}, FloatMatrix::make(2, src.width)};
+  AttentionGradients to{FloatMatrix::make(src.rows, src.width), {}, {}, FloatMatrix::make(3, src.width), {}};
   if (in.dst != nullptr) to.dst = for_first_rows(*in.dst, grad.rows);
-  if (in.key != nullptr) to.key = FloatMatrix::make(src.rows, src.width);
+  const bool is_gat = kind == AttentionKind::kGat;
+  FloatMatrix of_src, of_dst, logits, of_weight;
+  if (in.edge_weight != nullptr) of_weight = FloatMatrix::make(kept.edge_weight.rows, kept.edge_weight.width);
   b.grad = grad.data;
   b.grad_src = to.src.data;
   b.grad_dst = to.dst.data;
-  b.grad_key = to.key.data;
+  b.grad_edge_weight = of_weight.data;
   b.grad_att = to.vectors.data;
-  FloatMatrix of_src, of_dst, logits;
   switch (kind) {
     case AttentionKind::kGat:
       of_src = FloatMatrix::make(src.rows, heads);
       of_dst = FloatMatrix::make(grad.rows, heads);
       b.grad_src_logit = of_src.data;
       b.grad_dst_logit = of_dst.data;
+      if (in.edge_weight != nullptr) logits = FloatMatrix::make(in.key->rows, heads);
+      b.grad_edge_logit = logits.data;
       run_gat_backward(b);
+      if (in.edge_weight != nullptr) gram(logits, *in.key, of_weight.data);
       break;
     case AttentionKind::kGatv2:
       run_gatv2_backward(b);
       break;
     case AttentionKind::kDot:
       if (keeps && places != nullptr) logits = FloatMatrix::make(b.forward.num_edges * heads, 1);
+      to.key = FloatMatrix::make(src.rows, src.width);
+      b.grad_key = to.key.data;
       b.grad_logit = logits.data;
       b.adds = false;
       run_dot_backward(b);
+  }
+  if (in.edge_weight == nullptr) return to;
+  // Of GAT, through the product of map and vector.
+  const int64_t features = in.key->width, channels = src.width / heads;
+  to.edge_weight = FloatMatrix::make(src.width, features);
+  float* of_vector = to.vectors.data + 2 * src.width;
+  for (int64_t i = 0; i < src.width; ++i) {
+    const float factor = is_gat ? in.edge_vector->number(i, 0) : 1.0f;
+    of_vector[i] = 0;
+    for (int64_t f = 0; f < features; ++f) {
+      const float given =
+          is_gat ? of_weight.data[i / channels * features + f] : of_weight.data[f * src.width + i];
+      to.edge_weight.data[i * features + f] = given * factor;
+      if (is_gat) of_vector[i] += given * in.edge_weight->number(i * features + f, 0);
+    }
   }
   return to;
 }

@@ -2,6 +2,7 @@
 // order are those of ops/attention.py and of FusedMessages (ops/message_kernel.py), so the bits are the same.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "attention/attention.h"
@@ -13,23 +14,29 @@ enum class AttentionKind { kGat, kGatv2, kDot };
 
 // What an attention reads beside the edges; null: it reads none.
 struct AttentionInputs {
-  const FloatMatrix* src;              // rows that are summed
-  const FloatMatrix* dst;              // of GATv2, and queries of dot products
-  const FloatMatrix* key;              // of dot products
+  const FloatMatrix* src;  // rows that are summed
+  const FloatMatrix* dst;  // of GATv2, and queries of dot products
+  const FloatMatrix*
+      key;  // of dot products, rows of sources; of the others, features of edges, then of loops
   const Operand *vector, *dst_vector;  // GAT's of sources and of destinations; GATv2's only one is the first
-  const Epilogue& drops;               // the dropout of coefficients
+  const Operand *edge_weight, *edge_vector;  // the map of features, and GAT's vector of what it gives
+  const Epilogue& drops;                     // the dropout of coefficients
 };
 
 // What one attention keeps from its forward pass for its backward pass.
 struct Attended {
   FloatMatrix vectors, lse, out;
+  FloatMatrix edge_weight;  // GATv2's map, transposed; of GAT times the edges' vector, (heads, features)
+  FloatMatrix edge_logit;   // of GAT
   FloatMatrix src_logit, dst_logit, above, share;  // of GAT
   FloatMatrix log;                                 // of dot products
 };
 
-// Gradients of what an attention reads; without memory where it reads none. One row of `vectors` for each.
+// Gradients of what an attention reads; without memory where it reads none. Features have none.
 struct AttentionGradients {
-  FloatMatrix src, dst, key, vectors;
+  FloatMatrix src, dst, key;
+  FloatMatrix vectors;  // a row for each, and last that of edges
+  FloatMatrix edge_weight;
 };
 
 struct Attention {
@@ -46,13 +53,14 @@ struct Attention {
   // Whether backward keeps a number for each edge and head between its two walks: keeps_logits of
   // ops/message_kernel.py. wants_both: whether destinations and sources both get gradients.
   bool keeps_logits(const Map& map, bool wants_both) const;
-  // reversed: the edges of the transpose. places: for each of them the edge of `map`, if dropout or kept
-  // numbers need it.
+  // reversed: the edges of the transpose. places: for each of them the edge of `map`, if dropout, rows of
+  // edges or kept numbers need it.
   AttentionGradients backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
                               const AttentionInputs& in, const Attended& kept, FloatMatrix grad,
                               bool keeps) const;
 
  private:
+  int64_t num_loops(const Map& map) const { return has_loops ? std::min(map.num_src, map.num_dst) : 0; }
   AttentionArgs arguments(const Map& map, const AttentionInputs& in, const Attended& kept) const;
 };
 

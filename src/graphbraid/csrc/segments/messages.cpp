@@ -104,7 +104,10 @@ void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int
     // Weights of no edges may have no memory.
     need(op != MessageOp::kWeight || in.weight != nullptr || a.walk.num_edges == 0,
          "steps must read what is given");
-    need(op != MessageOp::kEdgeNumber, "steps of segments must read whole rows of edges");
+    if (op == MessageOp::kEdgeNumber) {
+      need(static_cast<int64_t>(place) < in.features.width, "steps must read what is given");
+      a.edges = {in.features.data, in.features.stride};
+    }
     const bool of_source = op == MessageOp::kSource, of_edge = op == MessageOp::kEdge;
     if (!of_source && !of_edge && op != MessageOp::kDestination) continue;
     const std::vector<FloatMatrix>& of_nodes = in.rows[of_source ? kSources : kDestinations];
@@ -124,6 +127,7 @@ void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int
          "results must have a place");
     return to[place].data;
   };
+  int64_t counted = 0;  // columns of the counts of the extrema so far
   for (size_t r = 0; r < a.results.size(); ++r) {
     MessageArgs::Result& result = a.results[r];
     const auto place = static_cast<size_t>(results_.data()[3 * r + 2]);
@@ -135,9 +139,12 @@ void MessageProgram::run(const MessageEdges& edges, const MessageInputs& in, int
     }
     result.to = target(place, result.columns);
     if (result.kind == MessageResult::kLogSumExp) result.logs = target(place + 1, result.columns);
-    result.count = count;
-    result.counted = width;
+    if (result.kind == MessageResult::kMax || result.kind == MessageResult::kMin) {
+      result.count = count != nullptr ? count + counted : nullptr;
+      counted += result.columns;
+    }
   }
+  for (MessageArgs::Result& result : a.results) result.counted = counted;
   run_messages(a);
   if (sums.rows > 0) add_rows(totals, sums, totals);
 }
@@ -155,15 +162,20 @@ MessagePrograms::MessagePrograms(Given given) {
 }
 
 Messages::Messages(Fields fields) {
-  auto& [sources, destinations, operands, num_heads, row_width, reduction, is_mean, shares_zeros, find] =
+  auto& [sources, destinations, operands, num_heads, row_width, kinds, is_mean, shares_zeros, find, several] =
       fields;
   values = {std::move(sources), std::move(destinations)};
   parameters = std::move(operands);
   heads = num_heads;
   width = row_width;
   need(width > 0 && heads > 0 && width % heads == 0, "heads must divide the columns");
-  need_count(reduction, 0, static_cast<int>(MessageResult::kMin), "reduction");
-  reduction_ = static_cast<MessageResult>(reduction);
+  for (const int kind : kinds) {
+    need(kind >= 0 && (kind <= 2 || kind == static_cast<int>(MessageSum::kSquares)),
+         "sums must be of a kind");
+    kinds_.push_back(static_cast<MessageSum>(kind));
+  }
+  need(several || kinds_.size() == 1, "one reduction must have one sum");
+  if (several) several_.emplace(std::move(*several));
   is_mean_ = is_mean;
   shares_zeros_ = shares_zeros;
   find_ = std::move(find);
@@ -217,20 +229,69 @@ void Messages::forward(const Map& map, MessageInputs in, const FloatMatrix& out,
     to.insert(to.end(), sent.kept.begin(), sent.kept.end());
     programs.slopes->run(edges, in, heads, to);
   } else {
-    if (trains && reduction_ != MessageResult::kSum) sent.count = FloatMatrix::make(map.num_dst, width);
-    programs.forward->run(edges, in, heads, {out}, false, {}, sent.counts());
+    if (trains && num_extrema() > 0) sent.count = FloatMatrix::make(map.num_dst, width * num_extrema());
+    std::vector<FloatMatrix> sums;
+    for (size_t i = 0; i < kinds_.size(); ++i)
+      sums.push_back(several_ ? FloatMatrix::make(map.num_dst, width) : out);
+    programs.forward->run(edges, in, heads, sums, false, {}, sent.counts());
+    if (sent.count.data != nullptr && shares_zeros_) count_zeros(map, sums, sent);
+    if (several_) {
+      several_->finish(map, sent.averages, kinds_, sums, out);
+      sent.kept = std::move(sums);
+    }
   }
-  const auto degree = [&](int64_t v) { return map.indptr.data()[v + 1] - map.indptr.data()[v]; };
   if (is_mean_)
     each_number(out, out, [&](float& mean, float sum, int64_t v) {
-      mean = sum * (1.0f / static_cast<float>(std::max<int64_t>(degree(v), 1)));
-    });
-  if (shares_zeros_ && sent.count.data != nullptr)
-    each_row(out.rows, width, [&](int64_t v) {
-      for (int64_t c = 0; c < width; ++c)
-        sent.counts()[v * width + c] += out.data[v * out.stride + c] == 0 && degree(v) > 0;
+      mean = sum * (1.0f / static_cast<float>(std::max<int64_t>(map.degree(v), 1)));
     });
   if (!trains) sent = {};
+}
+
+// Counts the zero of a maximum or minimum that is zero among its ties.
+void Messages::count_zeros(const Map& map, const std::vector<FloatMatrix>& sums, const Sent& sent) const {
+  int32_t* counts = sent.counts();
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    if (!is_extremum(kinds_[i])) continue;
+    each_row(map.num_dst, width, [&](int64_t v) {
+      if (map.degree(v) == 0) return;
+      for (int64_t c = 0; c < width; ++c)
+        counts[v * sent.count.width + c] += sums[i].data[v * sums[i].stride + c] == 0;
+    });
+    counts += width;
+  }
+}
+
+// The matrices of destinations from which backward has the gradient of each message: for each sum its
+// gradient, and behind that of an extremum, the extremum.
+std::vector<FloatMatrix> Messages::gradients_of_sums(const Map& map, const Sent& sent, const FloatMatrix& out,
+                                                     const FloatMatrix& grad) const {
+  std::vector<FloatMatrix> given{grad}, found;
+  if (several_) given = several_->gradients(map, sent.averages, kinds_, sent.kept, grad);
+  const int32_t* counts = sent.counts();
+  for (size_t i = 0; i < kinds_.size(); ++i) {
+    FloatMatrix each = given[i];
+    const bool is_counted = is_extremum(kinds_[i]);
+    if (is_mean_ || is_counted || kinds_[i] == MessageSum::kSquares)
+      each = FloatMatrix::make(grad.rows, width);
+    if (is_mean_)
+      each_number(each, given[i], [&](float& of_one, float of_mean, int64_t v) {
+        of_one = of_mean * (1.0f / static_cast<float>(std::max<int64_t>(map.degree(v), 1)));
+      });
+    if (kinds_[i] == MessageSum::kSquares)
+      each_number(each, given[i], [](float& of_one, float of_sum, int64_t) { of_one = 2 * of_sum; });
+    if (is_counted)
+      each_row(each.rows, width, [&](int64_t v) {
+        for (int64_t c = 0; c < width; ++c) {
+          const auto ties = static_cast<float>(std::max(counts[v * sent.count.width + c], 1));
+          each.data[v * width + c] = given[i].data[v * given[i].stride + c] / ties;
+        }
+      });
+    found.push_back(each);
+    if (!is_counted) continue;
+    found.push_back(several_ ? sent.kept[i] : out);
+    counts += width;
+  }
+  return found;
 }
 
 void Messages::backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
@@ -242,25 +303,10 @@ void Messages::backward(const Map& map, const SpmmArgs& reversed, const int64_t*
   edges[kSources].places = places;
   const BySide<size_t> own{in.rows[kSources].size(), in.rows[kDestinations].size()};
   hoist(programs, num_nodes, in);
-  FloatMatrix each = grad;  // the gradient of each message that has one
-  if (is_mean_ || sent.count.data != nullptr) {
-    each = FloatMatrix::make(grad.rows, grad.width);
-    if (is_mean_)
-      each_number(each, grad, [&](float& of_one, float of_mean, int64_t v) {
-        const int64_t degree = map.indptr.data()[v + 1] - map.indptr.data()[v];
-        of_one = of_mean * (1.0f / static_cast<float>(std::max<int64_t>(degree, 1)));
-      });
-    else
-      each_row(each.rows, width, [&](int64_t v) {
-        for (int64_t c = 0; c < width; ++c) {
-          const auto ties = static_cast<float>(std::max(sent.counts()[v * width + c], 1));
-          each.data[v * width + c] = grad.data[v * grad.stride + c] / ties;
-        }
-      });
-  }
   std::vector<FloatMatrix>& destinations = in.rows[kDestinations];
-  destinations.push_back(each);
-  if (sent.count.data != nullptr) destinations.push_back(out);
+  const std::vector<FloatMatrix> more = gradients_of_sums(map, sent, out, grad);
+  const FloatMatrix& each = more[0];
+  destinations.insert(destinations.end(), more.begin(), more.end());
   if (programs.softmax) {
     const FloatMatrix dot = FloatMatrix::make(grad.rows, sent.kept[0].width);
     sum_products(each, out, dot);

@@ -1,22 +1,26 @@
-// Messages made of steps as an operation of a segment: the passes of FusedMessages (ops/message_kernel.py)
-// for one reduction, by the programs that it makes. The bits are the same, but for sums of one row's columns,
-// which PyTorch adds in another order.
+// Messages made of steps as an operation of a segment: the passes of FusedMessages (ops/message_kernel.py),
+// by the programs that it makes. The bits are the same, but for sums of one row's columns, which PyTorch adds
+// in another order, and for several reductions side by side.
 #pragma once
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "aggregate/messages.h"
 #include "segments/rows.h"
+#include "segments/several.h"
 
 namespace gb {
 
@@ -77,8 +81,10 @@ struct MessagePrograms {
 // What an operation keeps from its forward pass for its backward pass.
 struct Sent {
   std::shared_ptr<const MessagePrograms> programs;
-  std::vector<FloatMatrix> kept;  // slopes, or a softmax's largest scores and logarithms of sums
-  FloatMatrix count;              // of maxima and minima, int32 in the memory of floats: the ties
+  std::tuple<float, float> averages;  // of several reductions
+  // Slopes, or a softmax's largest scores and logarithms of sums, or the sums of several reductions.
+  std::vector<FloatMatrix> kept;
+  FloatMatrix count;  // of maxima and minima, int32 in the memory of floats: the ties
   int32_t* counts() const { return reinterpret_cast<int32_t*>(count.data); }
 };
 
@@ -90,19 +96,25 @@ struct MessageGradients {
 
 class Messages {
  public:
-  // Values of sources and of destinations, operands, heads, columns, a MessageResult, whether the result is a
-  // mean, whether zero shares the gradient of a maximum that is zero, and the function that makes programs.
-  using Fields = std::tuple<std::vector<int>, std::vector<int>, std::vector<int>, int64_t, int64_t, int, bool,
-                            bool, nb::object>;
+  // Values of sources and of destinations, parameters, heads, columns, kinds of sums, whether the result is a
+  // mean, whether zero shares the gradient of a maximum that is zero, the function that makes programs, and
+  // what several reductions make of the sums.
+  using Fields =
+      std::tuple<std::vector<int>, std::vector<int>, std::vector<std::pair<int, int>>, int64_t, int64_t,
+                 std::vector<int>, bool, bool, nb::object, std::optional<SeveralReductions::Fields>>;
 
   explicit Messages(Fields fields);
   // Whether backward reads the result.
   bool reads_result(const MessagePrograms& programs) const {
-    return reduction_ != MessageResult::kSum || programs.softmax.has_value();
+    return !several_ && (num_extrema() > 0 || programs.softmax.has_value());
   }
-  // With the GIL.
-  std::shared_ptr<const MessagePrograms> programs(const Map& map, const BySide<std::vector<bool>>& wanted,
-                                                  const std::vector<bool>& learned) const;
+  // Columns of the result.
+  int64_t width_out() const { return several_ ? width * several_->parts() : width; }
+  // What an operation keeps, without what forward computes. With the GIL.
+  Sent begin(const Map& map, const BySide<std::vector<bool>>& wanted,
+             const std::vector<bool>& learned) const {
+    return {programs(map, wanted, learned), several_ ? several_->averages() : std::tuple{1.0f, 1.0f}, {}, {}};
+  }
   void forward(const Map& map, MessageInputs in, const FloatMatrix& out, Sent& sent, bool trains) const;
   // reversed: the edges of the transpose. places: for each of them the edge of `map`, if messages read rows
   // of edges.
@@ -111,14 +123,22 @@ class Messages {
                 const MessageGradients& to) const;
 
   BySide<std::vector<int>> values;
-  std::vector<int> parameters;  // operands
+  std::vector<std::pair<int, int>> parameters;  // operands, and the column that is read, from 1; 0: all of it
   int64_t heads, width;
 
  private:
+  std::shared_ptr<const MessagePrograms> programs(const Map& map, const BySide<std::vector<bool>>& wanted,
+                                                  const std::vector<bool>& learned) const;
   void hoist(const MessagePrograms& programs, const BySide<int64_t>& num_nodes, MessageInputs& in) const;
+  void count_zeros(const Map& map, const std::vector<FloatMatrix>& sums, const Sent& sent) const;
+  std::vector<FloatMatrix> gradients_of_sums(const Map& map, const Sent& sent, const FloatMatrix& out,
+                                             const FloatMatrix& grad) const;
+  int64_t num_extrema() const { return std::count_if(kinds_.begin(), kinds_.end(), is_extremum); }
+  static bool is_extremum(MessageSum kind) { return kind == MessageSum::kMax || kind == MessageSum::kMin; }
 
-  MessageResult reduction_;
+  std::vector<MessageSum> kinds_;
   bool is_mean_, shares_zeros_;
+  std::optional<SeveralReductions> several_;
   nb::object find_;
   mutable std::map<std::vector<bool>, std::shared_ptr<const MessagePrograms>> known_;  // the GIL guards it
 };

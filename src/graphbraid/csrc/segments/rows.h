@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "aggregate/gine.h"
 #include "aggregate/spmm.h"
 #include "arguments/binding.h"
 #include "arguments/pool.h"
@@ -102,27 +103,33 @@ struct Operand {
     for (int d = 0; d < num_dimensions; ++d) found.push_back(array().extent(d));
     return found;
   }
-  int64_t size() const {
+  // How many numbers it has. Of a matrix a column may be named, counted from 1: then how many that has.
+  int64_t size(int column = 0) const {
+    if (column > 0) return rows();
     int64_t count = 1;
     for (int d = 0; d < num_dimensions; ++d) count *= array().extent(d);
     return count;
   }
-  // Fills a row with the numbers, and with zeros behind them. A number alone fills all of it.
-  void spread(float* row, int64_t width) const {
-    std::fill_n(row, width, 0.0f);
-    if (num_dimensions != 2) {
-      std::copy_n(num_dimensions == 1 ? vector.data() : by_head.data(), size(), row);
-    } else {
-      for (int64_t i = 0; i < rows(); ++i)
-        for (int64_t j = 0; j < columns(); ++j)
-          row[i * columns() + j] = matrix.data()[i * matrix.stride(0) + j * matrix.stride(1)];
-    }
-    if (size() == 1) std::fill_n(row, width, row[0]);
+  float number(int64_t i, int column) const {
+    if (num_dimensions == 1) return vector.data()[i];
+    if (num_dimensions == 3) return by_head.data()[i];
+    const int64_t row = column > 0 ? i : i / columns(), at = column > 0 ? column - 1 : i % columns();
+    return matrix.data()[row * matrix.stride(0) + at * matrix.stride(1)];
   }
-  // The reverse, for gradients. That of a number alone is the sum of the row.
-  void join(const float* row, int64_t width, float* to) const {
-    std::copy_n(row, size(), to);
-    if (size() == 1) *to = std::accumulate(row, row + width, 0.0f);
+  // Fills a row with the numbers, and with zeros behind them. A number alone fills all of it.
+  void spread(float* row, int64_t width, int column) const {
+    const int64_t count = size(column);
+    for (int64_t i = 0; i < width; ++i)
+      row[i] = count == 1 ? number(0, column) : i < count ? number(i, column) : 0.0f;
+  }
+  // The reverse, for gradients, which it adds to. That of a number alone is the sum of the row.
+  void join(const float* row, int64_t width, int column, float* to) const {
+    const int64_t count = size(column), step = column > 0 ? columns() : 1;
+    to += std::max(column - 1, 0);
+    if (count == 1)
+      *to += std::accumulate(row, row + width, 0.0f);
+    else
+      for (int64_t i = 0; i < count; ++i) to[i * step] += row[i];
   }
   int64_t rows() const { return matrix.num_rows(); }
   int64_t columns() const { return matrix.num_columns(); }
@@ -158,6 +165,7 @@ struct Map {
     return map;
   }
   int64_t num_edges() const { return indptr.data()[num_dst]; }
+  int64_t degree(int64_t v) const { return indptr.data()[v + 1] - indptr.data()[v]; }
   int64_t num_loops() const { return loop_scale != 0 ? std::min(num_src, num_dst) : 0; }
   bool is_in_place() const {
     const auto are = [](const auto&... arrays) { return ((!arrays || arrays->is_in_place()) && ...); };
@@ -265,6 +273,46 @@ inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
   }
   a.epilogue = epilogue;
   run_spmm(a);
+}
+
+// GINE's sum of relu(row of a source + row of an edge), to which nodes add their own rows times a factor.
+inline void sum_rectified(const Map& map, const FloatMatrix& x, const FloatMatrix& edges, double factor,
+                          const FloatMatrix& out) {
+  GineArgs a{arguments_of(map)};
+  a.width = x.width;
+  a.x = {x.data, x.stride};
+  a.edges = {edges.data, edges.stride};
+  a.loop_scale = factor;
+  a.num_loops = factor != 0 ? std::min(map.num_src, map.num_dst) : 0;
+  a.out = out.data;
+  run_gine(a);
+}
+// The gradient of the rows of edges.
+inline void rectified_back(const Map& map, const FloatMatrix& x, const FloatMatrix& edges,
+                           const FloatMatrix& grad, const FloatMatrix& out) {
+  GineEdgeBackwardArgs a{arguments_of(map)};
+  a.width = x.width;
+  a.x = {x.data, x.stride};
+  a.edges = {edges.data, edges.stride};
+  a.grad = {grad.data, grad.stride};
+  a.out = out.data;
+  a.out_stride = out.stride;
+  run_gine_edge_backward(a);
+}
+// The gradient of x. edges: the gradient of their rows; or the rows, and x is given.
+inline void sum_rectified_back(const SpmmArgs& reversed, const int64_t* places, const FloatMatrix& grad,
+                               const FloatMatrix* x, const FloatMatrix& edges, double factor,
+                               const FloatMatrix& out) {
+  GineBackwardArgs a{reversed};
+  a.width = grad.width;
+  a.x = {grad.data, grad.stride};
+  a.perm = places;
+  if (x != nullptr) a.source = {x->data, x->stride};
+  a.edges = {edges.data, edges.stride};
+  a.loop_scale = factor;
+  a.num_loops = factor != 0 ? std::min(grad.rows, out.rows) : 0;
+  a.out = out.data;
+  run_gine_backward(a);
 }
 
 inline void multiply(const FloatMatrix& a, const Strided& b, const FloatMatrix& out, bool add = false,

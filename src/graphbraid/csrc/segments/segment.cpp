@@ -34,25 +34,30 @@ enum class Kind : int {
   kGatv2,
   kDot,
   kMessages,
+  kGine,
 };
 bool attends(Kind kind) { return kind >= Kind::kGat && kind <= Kind::kDot; }
 
 // One operation. Values, operands and edges are named by number; -1: there is none.
 struct Operation {
   Kind kind;
-  // Values; `other` is a sum's second side, what a product adds, or what an attention reads of its
-  // destinations. Dot products have keys, and x has their values.
+  // Values; `other` is a sum's second side, what a product adds, what an attention reads of its destinations,
+  // or the rows of edges that GINE adds. Dot products have keys, and x has their values; other attentions
+  // have rows of edges there.
   int x, other, key, out;
   // Operands; the other weight is of the destinations' own rows, or of `other`. GAT has the vectors of
-  // sources and of destinations, GATv2 its only one.
+  // sources and of destinations, GATv2 its only one. In the place of a bias, an attention has the map of
+  // features; the operand behind it is GAT's vector of edges.
   int weight, other_weight, bias;
   int edges;
   int act;
   double p;             // of dropout: of an attention, of its coefficients
+  double factor;        // of GINE, with which nodes add their own rows
   Attention attention;  // of a mean of heads, their number alone
   std::shared_ptr<const Messages> messages = nullptr;
   int edge_rows = -1;  // of messages: the number of what they read of edges
 
+  int edge_vector() const { return kind == Kind::kGat && bias >= 0 ? bias + 1 : -1; }
   // The values that it reads. One that messages read at both ends is there twice.
   std::vector<int> reads() const {
     std::vector<int> found;
@@ -172,6 +177,8 @@ class Pass {
           if (is_last_read(value, i) && !kept_[value]) rows_[value].free();
       }
     }
+    std::sort(reads_.begin(), reads_.end());
+    reads_.erase(std::unique(reads_.begin(), reads_.end()), reads_.end());
     std::vector<int> constant;
     for (size_t i = 0; i < outs_.size(); ++i)
       if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
@@ -299,16 +306,17 @@ class Pass {
         need(side == kSources ? rows.rows == map.num_src : rows.rows >= map.num_dst,
              "there is a row for each end");
       }
-    for (const int number : of.parameters) {
+    for (const auto& [number, column] : of.parameters) {
       const Operand* one = operand(number);
       need(one != nullptr, "parameters are there");
-      need_count(one->size(), 1, of.width, "the numbers of a parameter");
+      need_count(column, 0, one->num_dimensions == 2 ? one->columns() : 0, "the column of a parameter");
+      need_count(one->size(column), 1, of.width, "the numbers of a parameter");
     }
     const std::optional<FloatRows>& features = features_.at(op.edge_rows);
     const OptionalFloats& weight = weights_.at(op.edge_rows);
     need(!features || features->num_rows() >= map.num_edges(), "there are features of each edge");
     need(!weight || weight->length() >= map.num_edges(), "there is a weight of each edge");
-    return {nullptr, map.num_dst, of.width, of.width};
+    return {nullptr, map.num_dst, of.width_out(), of.width_out()};
   }
 
   // The shape of an operation's result, after checks that what it reads fits.
@@ -336,6 +344,8 @@ class Pass {
       out.width = out.stride = x.width / op.attention.heads;
     }
     if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
+    need(op.kind != Kind::kGine || (other->rows == map->num_edges() && other->width == x.width),
+         "there is a row as wide for each edge");
     if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
     if (weight != nullptr) need(weight->columns() == x.width, "the weight has a column for each of x");
     if (other_weight != nullptr) {
@@ -343,7 +353,7 @@ class Pass {
       need(other_weight->rows() == out.width && other_weight->columns() == own.width, "the weights fit");
       need(other != nullptr ? own.rows == out.rows : own.rows >= out.rows, "there are rows enough");
     }
-    if (other != nullptr && other_weight == nullptr) {
+    if (other != nullptr && other_weight == nullptr && op.kind != Kind::kGine) {
       const bool fits = op.kind == Kind::kRowSum ? other->rows == out.rows : other->rows <= out.rows;
       need(fits && other->width == out.width, "both sides of a sum have one shape");
     }
@@ -359,19 +369,19 @@ class Pass {
     step.of_key = op.key >= 0 && wants_[op.key];
     step.of_weight = wanted(op.weight);
     step.of_other_weight = wanted(op.other_weight);
-    step.of_bias = wanted(op.bias);
+    step.of_bias = wanted(op.bias) || wanted(op.edge_vector());
     if (op.kind == Kind::kMessages) {
       BySide<std::vector<bool>> of_values;
       std::vector<bool> learned;
       for (const MessageSide side : {kSources, kDestinations})
         for (const int value : op.messages->values[side]) of_values[side].push_back(wants_[value]);
-      for (const int number : op.messages->parameters) learned.push_back(wanted(number));
+      for (const auto& one : op.messages->parameters) learned.push_back(wanted(one.first));
       const auto any = [](const std::vector<bool>& all) {
         return std::count(all.begin(), all.end(), true) > 0;
       };
       step.of_x = any(of_values[kSources]) || any(of_values[kDestinations]);
       step.of_weight = any(learned);
-      step.sent.programs = op.messages->programs(maps_[op.edges], of_values, learned);
+      step.sent = op.messages->begin(maps_[op.edges], of_values, learned);
     }
     if (op.kind == Kind::kAggregateLinear) {
       step.transforms_first = narrows(maps_[op.edges], rows_[op.x].width, rows_[op.out].width, step);
@@ -432,21 +442,28 @@ class Pass {
     const auto note_operand = [&](int number) {
       if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
     };
-    if (transposes(op, step) || step.sums_again || op.kind == Kind::kMessages)
+    if (transposes(op, step) || step.sums_again || op.kind >= Kind::kMessages)
       reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
     if (attends(op.kind)) {
       for (const int value : {op.x, op.other, op.key})
         if (value >= 0) note_value(value);
       if (!op.attention.averages) note_value(op.out);
+      if (op.edge_vector() >= 0) {
+        note_operand(op.bias);
+        note_operand(op.edge_vector());
+      }
     } else if (op.kind == Kind::kMessages) {
       for (const int value : op.reads()) note_value(value);
-      for (const int number : op.messages->parameters) note_operand(number);
+      for (const auto& one : op.messages->parameters) note_operand(one.first);
       const size_t first = values_.size() + operands_.size() + outs_.size() + maps_.size();
       const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
       if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
       if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
       if (op.messages->reads_result(*step.sent.programs)) note_value(op.out);
+    } else if (op.kind == Kind::kGine) {
+      note_value(op.x);
+      note_value(op.other);
     } else if (op.kind == Kind::kLinear) {
       if (step.of_weight) note_value(op.x);
       if (step.of_x) note_operand(op.weight);
@@ -517,26 +534,36 @@ class Pass {
                                     step.wants_any());
       case Kind::kMessages:
         return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
+      case Kind::kGine:
+        return sum_rectified(maps_[op.edges], x, rows_[op.other], op.factor, out);
     }
   }
 
   AttentionInputs attention_inputs(const Operation& op, const Step& step) const {
     const auto rows = [&](int value) { return value < 0 ? nullptr : &rows_[value]; };
-    return {rows(op.x),         rows(op.other),           rows(op.key),
-            operand(op.weight), operand(op.other_weight), step.epilogue};
+    return {rows(op.x),
+            rows(op.other),
+            rows(op.key),
+            operand(op.weight),
+            operand(op.other_weight),
+            operand(op.bias),
+            operand(op.edge_vector()),
+            step.epilogue};
   }
 
   MessageInputs message_inputs(const Operation& op) const {
     MessageInputs in;
-    const std::vector<int>& parameters = op.messages->parameters;
+    const auto& parameters = op.messages->parameters;
     for (const MessageSide side : {kSources, kDestinations})
       for (const int value : op.messages->values[side]) in.rows[side].push_back(rows_[value]);
     if (const auto& features = features_[op.edge_rows]) in.features = matrix_of(*features);
     in.weight = data_or_null(weights_[op.edge_rows]);
     in.parameters = FloatMatrix::make(static_cast<int64_t>(parameters.size()), op.messages->width);
     float* row = in.parameters.data;
-    for (size_t i = 0; i < parameters.size(); ++i, row += op.messages->width)
-      operand(parameters[i])->spread(row, op.messages->width);
+    for (const auto& [number, column] : parameters) {
+      operand(number)->spread(row, op.messages->width, column);
+      row += op.messages->width;
+    }
     return in;
   }
 
@@ -588,12 +615,18 @@ class Pass {
                    Gradients& to) {
     const Map& map = maps_[op.edges];
     const bool keeps = op.attention.keeps_logits(map, step.of_other && (step.of_x || step.of_key));
-    const auto [reversed, places] = transposed(op.edges, given, keeps || op.p > 0);
+    const bool reads_edges = op.key >= 0 && op.kind != Kind::kDot;
+    const auto [reversed, places] = transposed(op.edges, given, keeps || reads_edges || op.p > 0);
     const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
                                                         step.attended, std::move(grad), keeps);
-    const int64_t width = of.vectors.width;
-    if (step.of_weight) std::copy_n(of.vectors.data, width, gradient(op.weight, to));
-    if (step.of_other_weight) std::copy_n(of.vectors.data + width, width, gradient(op.other_weight, to));
+    const auto give = [&](int number, const float* from) {
+      if (operand(number) != nullptr && operand_wants_[number])
+        std::copy_n(from, operand(number)->size(), gradient(number, to));
+    };
+    give(op.weight, of.vectors.data);
+    give(op.other_weight, of.vectors.data + of.vectors.width);
+    give(op.edge_vector(), of.vectors.data + 2 * of.vectors.width);
+    give(op.bias, of.edge_weight.data);
     if (step.of_x) add(held[op.x], of.src);
     if (step.of_key) add(held[op.key], of.key);
     if (step.of_other) add(held[op.other], of.dst);
@@ -624,8 +657,11 @@ class Pass {
         if (gradients.rows[side][i].data != nullptr) add(held[of.values[side][i]], gradients.rows[side][i]);
     const float* row = gradients.parameters.data;
     for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
-      const int number = of.parameters[i];
-      if (operand_wants_[number]) operand(number)->join(row, of.width, gradient(number, to));
+      const auto [number, column] = of.parameters[i];
+      if (!operand_wants_[number]) continue;
+      FloatMatrix& target = to[values_.size() + number];
+      if (target.data == nullptr) target = FloatMatrix::zeros(1, operand(number)->size());
+      operand(number)->join(row, of.width, column, target.data);
     }
   }
 
@@ -717,6 +753,25 @@ class Pass {
         return attend_back(op, step, std::move(grad), given, held, to);
       case Kind::kMessages:
         return message_back(op, step, grad, given, held, to);
+      case Kind::kGine: {
+        FloatMatrix of_edges;
+        if (step.of_other) {
+          of_edges = FloatMatrix::make(rows_[op.other].rows, x.width);
+          rectified_back(maps_[op.edges], x, rows_[op.other], grad, of_edges);
+        }
+        if (step.of_x) {
+          const auto [turned, places] = transposed(op.edges, given, true);
+          const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
+          need(places != nullptr || turned.num_edges == 0, "rows of edges need the places of edges");
+          if (step.of_other)
+            sum_rectified_back(turned, places, grad, nullptr, of_edges, op.factor, of_x);
+          else
+            sum_rectified_back(turned, places, grad, &x, rows_[op.other], op.factor, of_x);
+          add(held[op.x], of_x);
+        }
+        if (step.of_other) add(held[op.other], of_edges);
+        return;
+      }
     }
   }
 
@@ -760,31 +815,33 @@ class Segment {
     size_t next_messages = 0;
     for (const auto& [number, x, other, key, out, weight, other_weight, bias, edges, act, p, factor, heads,
                       has_loops, averages] : operations) {
-      need_count(number, 0, static_cast<int>(Kind::kMessages), "kind");
+      need_count(number, 0, static_cast<int>(Kind::kGine), "kind");
       const auto kind = static_cast<Kind>(number);
-      const bool reads_two = kind == Kind::kRowSum || kind == Kind::kGatv2 || kind == Kind::kDot;
+      const bool reads_two =
+          kind == Kind::kRowSum || kind == Kind::kGatv2 || kind == Kind::kDot || kind == Kind::kGine;
       need_count(x, 0, next - 1, "x");
       need_count(other, reads_two ? 0 : -1, next - 1, "other");
       need_count(key, kind == Kind::kDot ? 0 : -1, next - 1, "key");
       need_count(out, next, next, "out");
-      for (const int operand : {weight, other_weight, bias})
+      const int last = kind == Kind::kGat && bias >= 0 ? bias + 1 : bias;  // see Operation
+      for (const int operand : {weight, other_weight, last})
         need_count(operand, -1, last_operand, "operands");
       need_count(act, 0, static_cast<int>(Act::kElu), "act");
       need(p >= 0 && p < 1, "p must lie in [0, 1)");
       need_count(heads, 1, kMostItems, "heads");
-      const bool moves = kind <= Kind::kAggregate || attends(kind) || kind == Kind::kMessages;
+      const bool moves = kind <= Kind::kAggregate || kind >= Kind::kGat;
       need(edges >= 0 || !moves, "sums over edges have edges");
       std::shared_ptr<const Messages> sent;
       if (kind == Kind::kMessages) {
         sent = std::make_shared<const Messages>(std::move(messages.at(next_messages++)));
-        for (const int operand : sent->parameters) need_count(operand, 0, last_operand, "operands");
+        for (const auto& one : sent->parameters) need_count(one.first, 0, last_operand, "operands");
       }
       const auto of = kind == Kind::kDot     ? AttentionKind::kDot
                       : kind == Kind::kGatv2 ? AttentionKind::kGatv2
                                              : AttentionKind::kGat;
       const Attention attention{of, heads, factor, has_loops, averages};
       plan_->operations.push_back({kind, x, other, key, out, weight, other_weight, bias, edges, act, p,
-                                   attention, std::move(sent), static_cast<int>(next_messages) - 1});
+                                   factor, attention, std::move(sent), static_cast<int>(next_messages) - 1});
       for (const int value : plan_->operations.back().reads()) {
         need_count(value, 0, next - 1, "values");
         plan_->last_read[value] = static_cast<int>(plan_->operations.size()) - 1;

@@ -221,6 +221,11 @@ class LevelEdges:
         return part
 
     @property
+    def group(self) -> int:
+        """A number that levels share if all destinations that they have in common have the same edges."""
+        return id(self._parts)
+
+    @property
     def is_whole(self) -> bool:
         """Whether they are all edges of the batch, whose transpose levels and calls share."""
         return self.sizes == self._whole_sizes

@@ -42,6 +42,7 @@ from graphbraid.ops import (
     library,
 )
 from graphbraid.ops.attention import AttendedFeatures, head_dot, scored_attention
+from graphbraid.ops.linear import LinearFunction
 from graphbraid.ops.message_kernel import aggregate_steps
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.norm import settings_of
@@ -76,6 +77,7 @@ class BatchRun:
         """Results that graph breaks keep for later ones, by the names of their values."""
         self.program, self.levels = program, levels
         self._edge_attr, self._edge_weight = edge_attr, edge_weight
+        self._loops: dict[tuple[int, str, torch.dtype], Tensor] = {}
         counts = {name: levels.num_rows(program.place(name)) for name in features}
         self.features = {
             name: rows if rows.shape[0] == counts[name] else rows[: counts[name]]
@@ -208,6 +210,20 @@ class BatchRun:
         assert found is not None
         return found.to(dtype)
 
+    def edge_rows(self, op: ir.Gine | ir.Attention, dtype: torch.dtype) -> Tensor:
+        """Return the features of :meth:`edges`, then those of self-loops that an attention adds."""
+        edges, rows = self.edges(op), self.edge_attr(op, dtype)
+        if not isinstance(op, ir.Attention) or not op.self_loops:
+            return rows
+        if isinstance(op.fill, str):  # later levels have the first rows of earlier ones
+            key = edges.group, op.fill, dtype
+            if (loops := self._loops.get(key)) is None or len(loops) < self.num_rows(op):
+                loops = self._loops[key] = joined_by_node(edges.csc, rows, op.fill).to(dtype)
+        else:
+            fill = torch.as_tensor(op.fill).detach().to(rows)
+            loops = fill.reshape(1, -1).expand(self.num_rows(op), rows.shape[1])
+        return torch.cat((rows, loops[: self.num_rows(op)]))
+
     def may_overwrite(self, op: ir.Operation) -> bool:
         """Return whether an operation may write its result over its input."""
         return op.out in self.program.in_place
@@ -275,9 +291,9 @@ def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
 
 def _gine(op: ir.Gine, run: BatchRun) -> Tensor:
     x = run.read(op)
-    edges = run.edge_attr(op, x.dtype)
-    if op.weight is not None:
-        edges = dense_linear(edges, op.weight, op.bias)
+    edges = run.edge_rows(op, x.dtype)
+    if op.weight is not None:  # with its bias, as a segment has it
+        edges = library.run(LinearFunction, edges, op.weight, None, None, op.bias, 0, 0.0, 0)
     return gine(run.edges(op).csc, x, edges, loop_scale=op.loop_scale)
 
 
@@ -285,17 +301,19 @@ def _attention(op: ir.Attention, run: BatchRun) -> Tensor:
     csc, rows = run.edges(op).csc, run.read(op)
     how: dict[str, Any] = {"negative_slope": op.negative_slope, "self_loops": op.self_loops}
     how["dropout"], last = op.dropout, run.read(op, -1)
-    own = last[: csc.num_dst]
+    own, edge_map = last[: csc.num_dst], op.edge_map()
+    edges = None if edge_map is None else run.edge_rows(op, rows.dtype)
     if op.kind == "gat":
+        how["edge_logit"] = None if edges is None or edge_map is None else dense_linear(edges, edge_map)
         if op.own_rows:
             logits = head_dot(rows, op.vectors[0]), head_dot(own, op.vectors[1])
-            out = gat_attention(csc, rows, *logits, edge_logit=_edge_logit(op, run), **how)
+            out = gat_attention(csc, rows, *logits, **how)
         else:
-            how["edge_logit"] = _edge_logit(op, run)
             out = scored_attention(csc, rows, last, op.vectors, **how)
     else:
-        edges = None if op.edge_weight is None else AttendedFeatures(*_edge_rows(op, run), op.edge_weight)
-        out = gatv2_attention(csc, rows, own, op.vectors[0][0], edges=edges, **how)
+        if edges is not None and edge_map is not None:
+            how["edges"] = AttendedFeatures(edges[: csc.num_edges], edges[csc.num_edges :], edge_map)
+        out = gatv2_attention(csc, rows, own, op.vectors[0][0], **how)
     return out.view(-1, op.heads, op.channels).mean(1) if op.averages else out
 
 
@@ -303,29 +321,6 @@ def _relation_attention(op: ir.RelationAttention, run: BatchRun) -> Tensor:
     rows = [run.read(op, place) for place in range(1, len(op.inputs))]
     cscs = [run.relation_edges(op, relation).csc for relation in op.relations]
     return attend(op.layer, run.read(op), rows, [one.edge_type for one in op.relations], cscs)
-
-
-def _edge_logit(op: ir.Attention, run: BatchRun) -> Tensor | None:
-    """Return the parts of the logits that edges have, and self-loops behind them; None without features."""
-    if op.edge_weight is None or op.edge_vector is None:
-        return None
-    by_head = op.edge_weight.view(op.heads, op.channels, -1)
-    folded = (by_head * op.edge_vector[0][:, :, None]).sum(1)
-    edges, loops = (dense_linear(rows, folded) for rows in _edge_rows(op, run))
-    num_loops = run.num_rows(op) if op.self_loops else 0
-    return torch.cat((edges, loops.expand(num_loops, -1)))
-
-
-def _edge_rows(op: ir.Attention, run: BatchRun) -> tuple[Tensor, Tensor]:
-    """Return the features of edges, and of self-loops: a row for each, or one for all."""
-    dtype = run.read(op).dtype
-    edges = run.edge_attr(op, dtype)
-    if op.self_loops and isinstance(op.fill, str):
-        return edges, joined_by_node(run.edges(op).csc, edges, op.fill).to(dtype)
-    fill = (
-        torch.tensor(0.0) if isinstance(op.fill, str) else torch.as_tensor(op.fill)
-    )  # without loops, unused
-    return edges, fill.detach().to(edges).reshape(1, -1).expand(1, edges.shape[1]).contiguous()
 
 
 # ---- row by row

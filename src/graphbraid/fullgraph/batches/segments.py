@@ -8,12 +8,12 @@ In bfloat16 the products round their factors and results, as PyTorch's do under 
 those with coefficients, which are float32, keep that dtype.
 
 A segment in compiled code, :class:`NativeSegment`, has one call for the forward pass and one for the
-backward. The attention of GAT and GATv2 can be part of it, that of dot products, as TransformerConv's, and
-messages made of a kernel's steps. On small batches Python and the calls between kernels take most of a step
-without it. It runs the same kernels in the same order as the operations by themselves, so the bits are the
-same, but for what PyTorch adds up in another order: means of five heads or more, sums of a message's columns,
-and three gradients or more of a value that messages read. The operations by themselves run other dtypes,
-other devices and records of calls.
+backward. The attention of GAT and GATv2 can be part of it, that of dot products, as TransformerConv's, the
+sum of GINE, and messages made of a kernel's steps. On small batches Python and the calls between kernels take
+most of a step without it. It runs the same kernels in the same order as the operations by themselves, so the
+bits are the same, but for what PyTorch adds up in another order: means of five heads or more, sums of a
+message's columns, and three gradients or more of a value that messages read. The operations by themselves run
+other dtypes, other devices and records of calls.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunct
 from graphbraid.ops.kernels import counts_memory, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
-from graphbraid.ops.message_kernel import keeps_logits, kinds_of, native_programs
-from graphbraid.ops.message_steps import SIDES, DotProducts, MessageOp, dot_products
+from graphbraid.ops.message_kernel import keeps_logits, kinds_of, native_programs, parameters_read
+from graphbraid.ops.message_reductions import SeveralReductions
+from graphbraid.ops.message_steps import SIDES, DotProducts, dot_products
 from graphbraid.ops.rng import row_ids, seed_of_call
 from graphbraid.ops.spmm import SpmmFunction
 
@@ -56,7 +57,9 @@ def operands_of(op: ir.Operation) -> tuple[Tensor | None, ...]:
     if isinstance(op, ir.Messages):
         return op.used
     if isinstance(op, ir.Attention):
-        return *op.vectors, None
+        return *op.vectors, op.edge_weight, op.edge_vector
+    if isinstance(op, ir.Gine):
+        return op.weight, op.bias
     if isinstance(op, ir.AggregateLinear):
         terms: tuple[ir.Linear | None, ...] = op, op.root
     else:
@@ -78,8 +81,19 @@ def _compiles(op: ir.Operation) -> bool:
     if isinstance(op, ir.Messages):
         return _compiles_messages(op) or _dot_products_of(op) is not None
     if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
-        return not op.reads_edges and (op.kind == "gatv2" or len(op.inputs) == 1)
-    return (isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1) or can_join(op)
+        return op.kind == "gatv2" or len(op.inputs) == 1
+    is_mean = isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1
+    return is_mean or isinstance(op, ir.Gine) or can_join(op)
+
+
+def _maps_edges(op: ir.Operation) -> bool:
+    """Return whether an operation reads rows of edges through a linear map, which is a product of its own."""
+    return isinstance(op, ir.Gine) and op.weight is not None
+
+
+def _edge_names(op: ir.Operation) -> tuple[str, str]:
+    """Return what the rows of edges that an operation reads, and the mapped ones, are called as values."""
+    return f"edges of {op.out}", f"mapped edges of {op.out}"
 
 
 def _dot_products_of(op: ir.Messages) -> DotProducts | None:
@@ -90,14 +104,15 @@ def _dot_products_of(op: ir.Messages) -> DotProducts | None:
 
 
 def _compiles_messages(op: ir.Messages) -> bool:
-    """Return whether messages are steps that read all rows of nodes that they are given."""
-    if not op.steps or op.several is not None or op.edges is not None or dot_products(op.steps) is not None:
+    """Return whether messages are steps that read all rows of nodes and parameters that they are given."""
+    if not op.steps or op.edges is not None or dot_products(op.steps) is not None:
         return False
     roles = [role for _, role, _ in op.reads]
     read = {side: {step.first for step in op.steps if step.op is side} for side in SIDES}
     are_read = all(read[side] == {*range(roles.count(role))} for side, role in zip(SIDES, _ENDS, strict=True))
-    are_known = all(step.op in _LEAVES or step.op >= MessageOp.ADD for step in op.steps)
-    return are_read and are_known and all(1 <= one.ndim <= 3 for one in op.used)
+    _, parameters = parameters_read(op.steps, len(op.used))
+    are_read = are_read and {at for at, _ in parameters} == {*range(len(op.used))}
+    return are_read and all(1 <= one.ndim <= 3 for one in op.used)
 
 
 def has_coefficients(op: ir.Operation) -> bool:
@@ -427,6 +442,7 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Add: 5,
     ir.AlongRow: 6,
     ir.Messages: 10,
+    ir.Gine: 11,
 }
 _ATTENTIONS, _DOT = {"gat": 7, "gatv2": 8}, 9
 """Numbers of the kinds in ``segment.cpp``; those of attentions by their own kind."""
@@ -434,8 +450,6 @@ _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
 """The edges of an attention or of messages, without coefficients."""
 _ENDS = ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION
-_LEAVES = {*SIDES, MessageOp.EDGE, MessageOp.WEIGHT, MessageOp.PARAMETER, MessageOp.NUMBER}
-"""What messages may read in compiled code."""
 FREED = """Trying to backward through the graph a second time: what backward reads has been freed. \
 Specify retain_graph=True in the first backward pass if there is to be a second one."""
 
@@ -462,15 +476,20 @@ class NativeSegment:
         self._ops, self.parts = ops, parts
         self._reads, self.writes = _ends(ops, later)
         self._forgotten = tuple(itertools.chain.from_iterable(last_read))
-        values = *self._reads, *(op.out for op in ops)
+        self._of_edges = [op for op in ops if isinstance(op, ir.Gine | ir.Attention) and op.reads_edges]
+        """Operations that read rows of edges as values. These follow the values that are read."""
+        self._num_values = len(self._reads) + len(self._of_edges)
+        values = [*self._reads, *(_edge_names(op)[0] for op in self._of_edges)]
+        for op in ops:
+            values += (_edge_names(op)[1], op.out) if _maps_edges(op) else (op.out,)
         self._number = {value: number for number, value in enumerate(values)}
         operands = [operands_of(op) for op in ops]
         self._first_operand = [0, *accumulate(map(len, operands))]
         flat = [one for of_op in operands for one in of_op]
         self._operands = flat if all(isinstance(one, nn.Parameter | None) for one in flat) else None
         """All operands, if they are whole parameters."""
-        self._widths = {value: widths(value) for value in values}
-        moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages
+        self._widths = {value: widths(value) for value in (*self._reads, *(op.out for op in ops))}
+        moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages | ir.Gine
         self._moving = [op for op in ops if isinstance(op, moving)]
         self._messages = [
             (op, {role for _, role, _ in op.reads})
@@ -518,8 +537,9 @@ class NativeSegment:
             return None
         kernels: Any = native.kernels()
         of_edges = [_of_edges(op, roles, run) for op, roles in self._messages]
-        rows = [one for two in of_edges for one in two if one is not None]
-        learns_edges = any(one.requires_grad for one in rows)
+        of_values = [run.edge_rows(op, _FLOAT32) for op in self._of_edges]
+        rows = of_values + [one for two in of_edges for one in two if one is not None]
+        learns_edges, values = any(one.requires_grad for one in rows), [*values, *of_values]
         if kernels is None or learns_edges or any(one.is_inference() for one in (*values, *rows)):
             return None
         if self._made is None:
@@ -556,17 +576,21 @@ class NativeSegment:
     def _compiled(self, kernels: Any) -> Any:
         rates = Rates()
         placed = [*zip(self._ops, self._first_operand, strict=False)]
-        fields = [self._fields(op, first) for op, first in placed]
+        fields = [one for op, first in placed for one in self._fields(op, first)]
         of_steps = {op.out for op, _ in self._messages}
         messages = [self._message_fields(op, at) for op, at in placed if op.out in of_steps]
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
-        counts = len(self._reads), self._first_operand[-1]
+        counts = self._num_values, self._first_operand[-1]
         return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, messages)
 
-    def _fields(self, op: ir.Operation, first: int) -> tuple[Any, ...]:
-        """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field."""
-        kind, after = type(op), _epilogue_of(op)
+    def _fields(self, op: ir.Operation, first: int) -> list[tuple[Any, ...]]:
+        """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field.
+
+        If edges are mapped for it, those of the map come first.
+        """
+        kind, after, key = type(op), _epilogue_of(op), -1
+        before, rows = list[tuple[Any, ...]](), _edge_names(op)[_maps_edges(op)]
         number, read, how = _KINDS.get(kind, -1), op.inputs, (0.0, 1, False, False)
         weight = first if isinstance(op, ir.Linear | ir.LinearSum | ir.Attention) else -1
         other_weight = first + 1 if kind is ir.AggregateLinear or kind is ir.LinearSum else -1
@@ -576,43 +600,58 @@ class NativeSegment:
             number, how = _ATTENTIONS[op.kind], (op.negative_slope, op.heads, op.self_loops, op.averages)
             other_weight = first + 1 if len(op.vectors) > 1 else -1
             read = read if op.kind == "gat" else (read[0], read[-1])  # one value if both ends share a map
+            key = self._number.get(rows, -1)
+            bias = first + len(op.vectors) if key >= 0 else -1
+        elif isinstance(op, ir.Gine):
+            read, how = (read[0], rows), (op.loop_scale, 1, False, False)
         elif isinstance(op, ir.Messages) and (found := _dot_products_of(op)) is not None:
             sources, destinations = (
                 [op.inputs[place] for _, role, place in op.reads if role is end] for end in _ENDS
             )
-            number, read = _DOT, (sources[found.value], destinations[found.query], sources[found.key])
+            number, read = _DOT, (sources[found.value], destinations[found.query])
+            key = self._number[sources[found.key]]
             how = found.scale, op.heads, False, False
         elif isinstance(op, ir.Messages):
             read = read[:1]  # see _message_fields
         elif isinstance(op, ir.AlongRow):
             how = 0.0, self._widths[read[0]] // op.width_out, False, False
-        x, other, key = [*(self._number[value] for value in read), -1, -1][:3]
+        if _maps_edges(op):
+            edges, mapped = (self._number[name] for name in _edge_names(op))
+            by = first, -1, first + 1
+            before = [(_KINDS[ir.Linear], edges, -1, -1, mapped, *by, -1, 0, 0.0, 0.0, 1, False, False)]
+        x, other = [*(self._number[value] for value in read), -1][:2]
         named = self._number[op.out], weight, other_weight, bias, self._edges.get(op.out, -1)
-        return number, x, other, key, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how
+        return [*before, (number, x, other, key, *named, ACTIVATION_CODES[after.act], _dropout_of(op), *how)]
 
     def _message_fields(self, op: Any, first: int) -> tuple[Any, ...]:
         """Return the fields of messages beside an operation's, in the order of ``messages.h``."""
         sources, destinations = (
             [self._number[op.inputs[place]] for _, role, place in op.reads if role is end] for end in _ENDS
         )
-        alike = tuple(one.numel() == 1 for one in op.used)
+        several = op.several if isinstance(op.several, SeveralReductions) else None
+        kinds = kinds_of(several or ("sum" if op.several else op.reduction))
+        steps, read = parameters_read(op.steps, len(op.used))
+        alike = tuple((len(op.used[at]) if column else op.used[at].numel()) == 1 for at, column in read)
         # Not a method of this object, which the compiled segment would keep alive for ever.
-        find = functools.partial(native_programs, steps=op.steps, alike=alike, reduction=op.reduction)
-        operands, [kind] = [*range(first, first + len(op.used))], kinds_of(op.reduction)
-        how = kind, op.reduction == "mean", op.ties == "shared with zero", find
-        return sources, destinations, operands, op.heads, op.edge_width, *how
+        how_made: dict[str, Any] = {"steps": steps, "alike": alike, "kinds": kinds, "is_one": several is None}
+        find = functools.partial(native_programs, **how_made)
+        parameters, ties = [(first + at, column) for at, column in read], (several or op).ties
+        made = several.numbers() if several else None
+        how = kinds, op.reduction == "mean", ties == "shared with zero", find, made
+        return sources, destinations, parameters, op.heads, op.edge_width, *how
 
     def reversed(self, levels: Levels, number: int) -> tuple[tuple[int, tuple[Any, ...], Tensor | None], ...]:
         """Return a map's number and transpose if it takes all edges of a list, whose Csc keeps it; or ().
 
-        Behind them stand the places of the edges, if an attention's dropout, its dot products or a message's
-        rows of edges need them.
+        Behind them stand the places of the edges, if an attention's dropout, its dot products or rows of
+        edges need them.
         """
         level, relation, adjacency, _ = self._maps[number]
         if not (edges := levels.edges(level, relation)).is_whole:
             return ()
         op = self._moving[number]
-        needs_places = isinstance(op, ir.Attention) and op.dropout > 0
+        reads_edges = _edge_names(op)[0] in self._number
+        needs_places = reads_edges or (isinstance(op, ir.Attention) and op.dropout > 0)
         if isinstance(op, ir.Messages):
             dots = _dot_products_of(op) is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
             needs_places = dots or any(role not in _ENDS for _, role, _ in op.reads)

@@ -266,6 +266,16 @@ class Attention(Operation):
         """Whether the operation reads edge features."""
         return self.edge_weight is not None
 
+    def edge_map(self) -> Tensor | None:
+        """Return the map of edge features; None without them.
+
+        GAT's gives the logits of edges: it is the weight times the edges' vector, ``(heads, features)``.
+        """
+        if self.edge_weight is None or self.edge_vector is None:
+            return self.edge_weight
+        by_head = self.edge_weight.view(self.heads, self.channels, -1)
+        return (by_head * self.edge_vector[0][:, :, None]).sum(1)
+
     @property
     def averages(self) -> bool:
         """Whether the result is a mean over several heads."""

@@ -160,7 +160,7 @@ def several_reductions(
     if type(module).__name__ == "DegreeScalerAggregation":
         scalers, averages, module = tuple(module.scaler), module, module.aggr
         learned = any(isinstance(one, nn.Parameter) for one in (averages.avg_deg_lin, averages.avg_deg_log))
-        if learned or not SCALERS.issuperset(scalers):
+        if learned or not set(SCALERS).issuperset(scalers):
             return None
     parts = [module]
     if type(module).__name__ == "MultiAggregation":
@@ -168,7 +168,7 @@ def several_reductions(
     names = tuple(type(one).__name__.removesuffix("Aggregation").lower() for one in parts)
     inner = [one for part in parts for one in part.modules()]
     is_whole = not any(getattr(one, key, False) for one in inner for key in ("semi_grad", "_deterministic"))
-    if not is_whole or len(set(names)) < len(names) or not REDUCTIONS_OF_SEVERAL.issuperset(names):
+    if not is_whole or len(set(names)) < len(names) or not set(REDUCTIONS_OF_SEVERAL).issuperset(names):
         return None
     simple: Any = sys.modules["torch_geometric.nn.conv.simple_conv"]
     extrema = [simple.SimpleConv(aggr=name) for name in names if name in ("max", "min")]
