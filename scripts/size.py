@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_755,
-    ("ops",): 10_720,
+    ("ops",): 10_730,
     ("sampling",): 6_520,
     ("features",): 4_095,
     ("datasets",): 6_630,
     ("nn",): 3_745,
     ("loader",): 3_515,
     ("collective",): 4_375,
-    ("fullgraph",): 29_070,
+    ("fullgraph",): 29_130,
     ("distributed",): 7_085,
     ("synth",): 5_830,
     ("train",): 10_505,
@@ -39,8 +39,8 @@ BUDGETS = {
     ("cli",): 4_635,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_325, 409
-TEST_LINES = 93_260
+WHOLE_LINES, WHOLE_FILES = 109_395, 409
+TEST_LINES = 93_490
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
