@@ -109,6 +109,14 @@ def test_any_model_on_any_graph(data):
     assert_alike(model, graph, engine, ids, steps=2, plain=Twin(model, graph, node_type))
 
 
+@pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
+def test_means_of_heads_where_pruning_leaves_no_rows():
+    graph, ids = untidy(), torch.arange(4)
+    model = ready(hetero(KINDS["gat"], "sum", (1, 3)), graph)
+    engine = compiled(model, graph, ids, node_type="c", passes={"prune"})
+    assert_alike(model, graph, engine, ids, steps=2, plain=Twin(model, graph, "c"))
+
+
 def test_features_are_aggregated_once_and_only_what_is_needed_is_computed():
     graph = untidy()
     model = ready(HETERO["SAGEConv"], graph)

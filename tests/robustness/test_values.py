@@ -135,6 +135,8 @@ def test_a_weight_that_no_memory_holds_is_refused():
         (lambda: SamplerConfig(fanouts=(2**31,)), ConfigError, "a fanout must be"),
         (lambda: SamplerConfig(fanouts=(True,)), ConfigError, "a fanout must be"),
         (lambda: SamplerConfig(fanouts="12"), ConfigError, "fanouts must be a list"),
+        (lambda: SamplerConfig(fanouts=(2,), by_relation=5), ConfigError, "by_relation must be a list"),
+        (lambda: SamplerConfig(fanouts=(2,), num_samples="ab"), ConfigError, "num_samples must be a list"),
         (lambda: SamplerConfig(fanouts=(2**21,), replace=True), ConfigError, "at most 1048576 times"),
         (lambda: SamplerConfig(fanouts=(2,), replace="no"), ConfigError, "replace must be True or False"),
         (lambda: schedule(batch_size=2**31), ConfigError, "batch_size must be"),

@@ -166,8 +166,14 @@ class SamplerConfig:
             raise ConfigError(
                 "layout='blocks' has a block per hop: fanouts must name at least one hop, such as (15, 10, 5)"
             )
+        for name in ("by_relation", "num_samples"):
+            lists = getattr(self, name)
+            if lists is None:
+                continue
+            if not isinstance(lists, tuple | list):
+                raise ConfigError(f"{name} must be a list of lists with a number per hop; got {shown(lists)}")
+            object.__setattr__(self, name, tuple(as_fanouts(numbers, name) for numbers in lists))
         if self.by_relation is not None:
-            object.__setattr__(self, "by_relation", tuple(map(as_fanouts, self.by_relation)))
             hops = [len(fanouts) for fanouts in (self.fanouts, *self.all_fanouts)]
             if len(set(hops)) > 1:
                 raise ConfigError(

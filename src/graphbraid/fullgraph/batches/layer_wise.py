@@ -20,7 +20,7 @@ from graphbraid.features.rows.row_stream import ScratchRows
 from graphbraid.files.writing import format_bytes
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.fusing import couples_rows
-from graphbraid.fullgraph.batches.operations import RUN, BatchRun
+from graphbraid.fullgraph.batches.operations import RUN, BatchRun, loop_rows
 from graphbraid.fullgraph.device import csc_on
 from graphbraid.fullgraph.lowering.levels import LAPLACIANS, aggregation
 from graphbraid.graph import Graph, SparseFeatures
@@ -508,6 +508,13 @@ class _ChunkRun:
     def edge_attr(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
         return _dense(self._walk.edge_attr(self.edges(op))).to(self._walk.device, dtype)
+
+    def edge_rows(self, op: ir.Gine | ir.Attention, dtype: torch.dtype) -> Tensor:
+        """Return the features of :meth:`edges`, then those of self-loops that an attention adds."""
+        rows = self.edge_attr(op, dtype)
+        if not isinstance(op, ir.Attention) or not op.self_loops:
+            return rows
+        return torch.cat((rows, loop_rows(op, self.edges(op).csc, rows)))
 
     def edge_weight(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the weights of :meth:`edges`, in their order."""

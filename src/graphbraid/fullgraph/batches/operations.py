@@ -30,6 +30,7 @@ from graphbraid.fullgraph.batches.segments import (
 )
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
+from graphbraid.graph.csc import Csc
 from graphbraid.graph.types import Relation
 from graphbraid.ops import (
     batch_norm,
@@ -215,14 +216,13 @@ class BatchRun:
         edges, rows = self.edges(op), self.edge_attr(op, dtype)
         if not isinstance(op, ir.Attention) or not op.self_loops:
             return rows
-        if isinstance(op.fill, str):  # later levels have the first rows of earlier ones
-            key = edges.group, op.fill, dtype
-            if (loops := self._loops.get(key)) is None or len(loops) < self.num_rows(op):
-                loops = self._loops[key] = joined_by_node(edges.csc, rows, op.fill).to(dtype)
-        else:
-            fill = torch.as_tensor(op.fill).detach().to(rows)
-            loops = fill.reshape(1, -1).expand(self.num_rows(op), rows.shape[1])
-        return torch.cat((rows, loops[: self.num_rows(op)]))
+        if not isinstance(op.fill, str):
+            return torch.cat((rows, loop_rows(op, edges.csc, rows)))
+        key, num_loops = (edges.group, op.fill, dtype), edges.csc.num_dst
+        loops = self._loops.get(key)
+        if loops is None or len(loops) < num_loops:  # later levels have the first rows of earlier ones
+            loops = self._loops[key] = loop_rows(op, edges.csc, rows)
+        return torch.cat((rows, loops[:num_loops]))
 
     def may_overwrite(self, op: ir.Operation) -> bool:
         """Return whether an operation may write its result over its input."""
@@ -287,6 +287,20 @@ def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
     """Return whether the kernel of messages made of steps runs a message that reads these tensors."""
     fits = all(rows.dtype == torch.float32 for rows in read)
     return fits and bool(op.steps) and (op.has_device_kernel or read[0].device.type == "cpu")
+
+
+def loop_rows(op: ir.Attention, csc: Csc, rows: Tensor) -> Tensor:
+    """Return the features of the self-loops that an attention adds, one row for each destination.
+
+    Args:
+        op: the attention.
+        csc: its edges, without these self-loops.
+        rows: ``(num_edges, features)`` features of the edges.
+    """
+    if isinstance(op.fill, str):
+        return joined_by_node(csc, rows, op.fill).to(rows.dtype)
+    fill = torch.as_tensor(op.fill).detach().to(rows)
+    return fill.reshape(1, -1).expand(csc.num_dst, rows.shape[1])
 
 
 def _gine(op: ir.Gine, run: BatchRun) -> Tensor:

@@ -225,7 +225,7 @@ class PlannedRelationAttention(PlannedByPyTorch[RelationAttention]):
 
 @recorded_whole
 def _mean_of_heads(by_head: Tensor, out: Tensor) -> None:
-    torch.mean(by_head.view(out.shape[0], -1, out.shape[1]), 1, out=out)
+    torch.mean(by_head.view(out.shape[0], by_head.shape[1] // out.shape[1], out.shape[1]), 1, out=out)
 
 
 @recorded_whole
