@@ -11,7 +11,7 @@ from typing import Any
 
 NO_PYG = 'needs PyTorch Geometric: pip install "graphbraid[pyg]"'
 NO_TRITON = 'needs Triton: pip install "graphbraid[triton]"'
-NO_TORCH_SPARSE = "needs torch-sparse, of which PyPI has no wheel"
+NO_TORCH_SPARSE = "needs torch-sparse, and PyPI has no wheel of it"
 NO_TENSORBOARD = 'needs TensorBoard: pip install "graphbraid[tensorboard]"'
 NO_PEAK = "needs Linux, whose peak of resident memory it reads"
 NO_KERNELS = "needs the compiled kernels: install graphbraid, and leave GRAPHBRAID_KERNELS unset"

@@ -208,7 +208,7 @@ def test_levels_are_nested_and_hold_every_edge_of_the_nodes_that_count():
             assert torch.equal(block.sources[ours], graph.csc.indices[begin:end].long())
 
 
-# ---- what was decided
+# ---- decisions of the lowering
 
 
 OPTIONS = CompileOptions(rates=Rates())

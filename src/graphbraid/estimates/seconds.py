@@ -344,7 +344,7 @@ def checkpoint_seconds(trial: Trial, num_steps: int) -> PartSeconds | None:
     while not place.is_dir() and place != place.parent:
         place = place.parent
     count = 1 + ((num_steps - 1) // every if every else 0)
-    contents = dict.fromkeys(checkpoint.KEYS, 0) | trial.learned()  # what is beside those is small
+    contents = dict.fromkeys(checkpoint.KEYS, 0) | trial.learned()  # the other parts are small
     try:
         with tempfile.TemporaryDirectory(prefix=".graphbraid-estimate-", dir=place) as made:
             path = Path(made) / "checkpoint.pt"

@@ -348,7 +348,7 @@ class GraphSet:
 
 
 def types_of_sets(graph: Graph) -> tuple[str, str]:
-    """Return the node types of a graph of many: nodes, then graphs; DataError says what is needed."""
+    """Return the two node types of a graph that holds many: of nodes, and of graphs; DataError for others."""
     known = ", ".join("__".join(one) for one in graph.edge_types)
     within = {one[0] for one in graph.edge_types if one[0] == one[2]}
     beside = [one for one in graph.node_types if one not in within]

@@ -242,7 +242,8 @@ _GRADIENTS = {
 def entered_steps(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[StepList, int, int | None]:
     """Return a message's steps, each once, the message as a wide row, and what is under a softmax if any is.
 
-    It is a DataError if they read what is not there, or a softmax is no factor of the message.
+    Raises:
+        DataError: there are too many steps, one reads a later one, or a softmax is no factor of the message.
     """
     if not 1 <= len(steps) <= MOST_STEPS:
         raise DataError(f"a message must have 1 to {MOST_STEPS} steps; got {len(steps)}")

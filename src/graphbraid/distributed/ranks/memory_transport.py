@@ -154,7 +154,7 @@ class MemoryTransport(Transport):
     # ---- messages
 
     def collect(self) -> None:
-        """Take what came, and send what was kept; ResourceError if a memory cannot be opened."""
+        """Receive messages, and send those that wait; ResourceError if shared memory cannot be opened."""
         for message, descriptor in self._mailbox.collect():
             if message.kind == _READ:
                 self._own.was_read(message.segment, message.source)

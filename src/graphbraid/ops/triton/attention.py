@@ -331,7 +331,11 @@ def attend_kernel(
 
 
 def without_edges(*of_edges: Tensor | None) -> None:
-    """Raise NotImplementedError for logits or features of edges: on a device their models run uncompiled."""
+    """Refuse logits or features of edges. A model that needs them is not compiled for a device.
+
+    Raises:
+        NotImplementedError: some are given.
+    """
     if any(given is not None for given in of_edges):
         raise NotImplementedError(
             "the kernels in Triton take no logits or features of edges; those on the CPU do"

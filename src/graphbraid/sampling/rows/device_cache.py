@@ -199,7 +199,7 @@ class DeviceCache:
         return missing, slots
 
     def count(self, slots: Tensor, num_missing: int) -> None:
-        """Count the rows of a batch that was split, ``num_missing`` of which are not hot."""
+        """Count a batch's reads: ``num_missing`` of its rows are not hot, the others are."""
         self.read.add(len(slots), len(slots) - num_missing)
 
     def count_in(self, table: TierTable, ids: Tensor) -> None:
