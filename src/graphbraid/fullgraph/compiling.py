@@ -148,8 +148,12 @@ def _is_batch(value: Any) -> bool:
 class Uncompiled(CompiledModule):
     """Stand-in for an :class:`Engine` that runs a model as it is written; :attr:`why` says why.
 
-    ``source`` is the graph of each call, and the user's data if there are any; ``place`` the device to run
-    on.
+    Args:
+        model: any module.
+        source: the graph of each call, and the user's data if there are any.
+        nodes: the training nodes.
+        why: the part that could not be lowered, and the reason.
+        place: device to run on.
     """
 
     why: NotLoweredError

@@ -244,7 +244,7 @@ def graph_to_learn(graph: Any, task: str) -> tuple[Graph, GraphSet | None]:
 
 
 def split_nodes(labels: Graph | NodeSet, split: str) -> Tensor:
-    """Return the labelled nodes of a split; raises DataError."""
+    """Return the labelled nodes of a split; DataError if there are none."""
     nodes = labels.split(split)
     kept = labelled(labels, nodes)
     if kept.numel() == 0:

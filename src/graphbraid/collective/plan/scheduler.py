@@ -55,7 +55,7 @@ class Limits:
     """Largest number of schedules to simulate; the best found by then is the plan."""
 
     def caps(self, profile: Profile) -> tuple[int, int]:
-        """Return the largest ``cbs`` and ``gbs`` within the limits; raises ResourceError."""
+        """Return the largest ``cbs`` and ``gbs`` within the limits; ResourceError if no batch fits."""
         kept = profile.lookahead_bytes if any(times.lookahead for times in profile.times) else 0
         device_bytes = None if self.device_bytes is None else self.device_bytes - kept
         return (
