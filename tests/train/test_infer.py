@@ -295,8 +295,11 @@ def test_full_disk_for_activations_is_told(tmp_path, monkeypatch):
         ScratchRows(1024, 256, in_memory=False, folder=tmp_path)
 
 
+# Blocks from 64 KiB on go back to the system when they are freed. Else the C library keeps 7 to 18 MB of them,
+# in some runs: what it keeps depends on which thread frees first.
 MEASURE = """
-import sys, torch
+import ctypes, sys, torch
+ctypes.CDLL(None).mallopt(-3, 1 << 16)  # M_MMAP_THRESHOLD
 from graphbraid import nn as gnn
 from graphbraid.graph import Graph
 from graphbraid.train import Trainer
@@ -323,7 +326,7 @@ def test_peak_memory_stays_within_the_budget():
 
     budget = 32 << 20
     most = budget + (16 << 20)
-    assert printed(MEASURE, 1 << 34) > 100 << 20
+    assert printed(MEASURE, 1 << 34) > 150 << 20
     assert least_peak(lambda: printed(MEASURE, budget), most) <= most
 
 
