@@ -295,7 +295,7 @@ def test_full_disk_for_activations_is_told(tmp_path, monkeypatch):
         ScratchRows(1024, 256, in_memory=False, folder=tmp_path)
 
 
-# Blocks from 64 KiB on go back to the system when they are freed. Else the C library keeps 7 to 18 MB of them,
+# Blocks from 64 KiB on go back to the system when they are freed. Else the C library keeps 7 to 18 MB of them
 # in some runs: what it keeps depends on which thread frees first.
 MEASURE = """
 import ctypes, sys, torch
