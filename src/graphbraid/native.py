@@ -137,6 +137,31 @@ def _map_openmp() -> None:
             return
 
 
+LOOK_MICROSECONDS = 500
+"""Time for which a thread of a pass looks for the next parallel loop before it sleeps."""
+
+
+@contextlib.contextmanager
+def awake_threads() -> Iterator[None]:
+    """Keep the kernels' threads awake between the loops that this thread opens inside (decision 0009)."""
+    compiled, looks = kernels(), _look_microseconds()
+    begins = compiled is not None and looks is not None and compiled.begin_pass(looks)
+    try:
+        yield
+    finally:
+        if compiled is not None and begins:
+            compiled.end_pass()
+
+
+@functools.cache
+def _look_microseconds() -> int | None:
+    """Return how long threads of a pass look for work; None if the threads of OpenMP run its loops."""
+    policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
+    if os.environ.get("GOMP_SPINCOUNT") or policy == "active":
+        return None
+    return 0 if policy == "passive" else LOOK_MICROSECONDS
+
+
 @contextlib.contextmanager
 def plain_errors() -> Iterator[None]:
     """Turn what compiled code raises about files and changed arrays into the library's errors."""

@@ -87,6 +87,8 @@ NOT_ARRAYS = {
     "is_supported": "a name",
     "explain_bus_errors": "no arguments",
     "let_idle_threads_sleep": "no arguments",
+    "begin_pass": "numbers only",
+    "end_pass": "no arguments",
     "mix": "numbers only",
     "permuted": "numbers only",
     "items_of": "tests/fullgraph/test_following.py",

@@ -8,6 +8,7 @@
 #include "arguments/bound.h"
 #include "arguments/tensors.h"
 #include "disk/bus_error.h"
+#include "threads/awake.h"
 #include "threads/idle_threads.h"
 #include "threads/parallel.h"
 #include "threads/threads.h"
@@ -108,6 +109,8 @@ NB_MODULE(_native, m) {
   });
   m.def("items_of", &items_of, nb::arg("dicts"));
   m.def("forms_of", &gb::forms_of, nb::arg("tensors"));
+  m.def("begin_pass", &gb::begin_pass, nb::arg("look_microseconds"));
+  m.def("end_pass", &gb::end_pass);
   m.def("select", [](const std::string& name) { gb::set_active_variant(by_name(name)); });
   gb::bind_bound_calls(m);
   gb::bind_attention(m);

@@ -93,9 +93,9 @@ class _CrossEntropy(torch.autograd.Function):
         assert kernels is not None
         try:
             given = None if weight is None else weight.contiguous()
-            total, mass = kernels.cross_entropy(
-                logits.detach().contiguous(), labels.contiguous(), given, ignore_index, ctx.grad
-            )
+            rows, classes = logits.detach().contiguous(), labels.contiguous()
+            with native.awake_threads():
+                total, mass = kernels.cross_entropy(rows, classes, given, ignore_index, ctx.grad)
         except ValueError as error:
             raise _no_column(logits, labels, ignore_index) from error
         return torch.tensor(total / mass if mass else float("nan"), dtype=torch.float32)

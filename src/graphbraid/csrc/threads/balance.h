@@ -57,10 +57,25 @@ struct Segment {
 inline std::vector<Segment> hub_segments(const int64_t* indptr, int64_t num_rows) {
   std::vector<Segment> segments;
   if (num_rows == 0 || indptr[num_rows] - indptr[0] <= kHubEdges) return segments;
-  for (int64_t v = 0; v < num_rows; ++v) {
-    if (indptr[v + 1] - indptr[v] <= kHubEdges) continue;
-    for (int64_t e = indptr[v]; e < indptr[v + 1]; e += kHubEdges)
-      segments.push_back({v, e, std::min(e + kHubEdges, indptr[v + 1])});
+  // Threads look for blocks of rows that have hubs, few of all.
+  constexpr int64_t kBlock = int64_t{1} << 13;
+  const int64_t blocks = (num_rows + kBlock - 1) / kBlock;
+  std::vector<char> has_hub(static_cast<size_t>(blocks));
+  parallel_static(blocks, 8, [&](int64_t first, int64_t last) {
+    for (int64_t block = first; block < last; ++block) {
+      int64_t spare = 0;  // below 0 where a row's is: many rows are seen without a branch
+      for (int64_t v = block * kBlock; v < std::min(num_rows, (block + 1) * kBlock); ++v)
+        spare |= kHubEdges - (indptr[v + 1] - indptr[v]);
+      has_hub[block] = spare < 0;
+    }
+  });
+  for (int64_t block = 0; block < blocks; ++block) {
+    if (!has_hub[block]) continue;
+    for (int64_t v = block * kBlock; v < std::min(num_rows, (block + 1) * kBlock); ++v) {
+      if (indptr[v + 1] - indptr[v] <= kHubEdges) continue;
+      for (int64_t e = indptr[v]; e < indptr[v + 1]; e += kHubEdges)
+        segments.push_back({v, e, std::min(e + kHubEdges, indptr[v + 1])});
+    }
   }
   return segments;
 }

@@ -30,7 +30,22 @@ inline bool in_forked_child() {
   return forked.load(std::memory_order_relaxed);
 }
 
+// Threads that run the loops of a pass in place of OpenMP's (threads/awake.cpp).
+struct PassTeam {
+  using Share = void (*)(const void* body, int number, int shares);
+  // Calls share(body, number, shares) once for each number below `shares`, on any of its threads.
+  virtual void run(int shares, Share share, const void* body) = 0;
+
+ protected:
+  ~PassTeam() = default;
+};
+// The team of the calling thread's pass; null outside of one. Generated programs have none.
+inline constinit thread_local PassTeam* team_of_pass = nullptr;
+// Whether the calling thread is doing a share of a team's loop.
+inline constinit thread_local bool in_team = false;
+
 inline int max_threads() {
+  if (in_team) return 1;
 #ifdef GB_STD_THREADS
   return 4;
 #else
@@ -97,6 +112,14 @@ void parallel_team(int num_threads, const Body& body) {
     return;
   }
   FirstError error;
+  if (team_of_pass) {
+    const auto share = [&](int t, int team) { error.guard([&] { body(t, team); }); };
+    const auto do_share = [](const void* f, int t, int team) {
+      (*static_cast<decltype(&share)>(f))(t, team);
+    };
+    team_of_pass->run(num_threads, do_share, &share);
+    return error.rethrow();
+  }
 #ifdef GB_STD_THREADS
   std::vector<std::thread> threads;
   for (int t = 1; t < num_threads; ++t)

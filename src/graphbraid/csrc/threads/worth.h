@@ -14,10 +14,11 @@ inline constexpr int64_t kFloatsWorth = int64_t{1} << 17;
 inline constexpr int64_t kProductsWorth = int64_t{1} << 21;
 inline constexpr int64_t kLookupsWorth = int64_t{1} << 16;
 
-// Like parallel_dynamic if `work` is enough for two threads; else one thread does it.
+// Like parallel_dynamic if `work` is enough for two threads; else one thread does it. The threads of a pass
+// are awake, and a quarter is enough for them.
 template <typename Body>
 void parallel_if_worth(int64_t work, int64_t worth, int64_t n, int64_t grain, const Body& body) {
-  if (work >= 2 * worth) return parallel_dynamic(n, grain, body);
+  if (work >= (team_of_pass ? worth / 2 : 2 * worth)) return parallel_dynamic(n, grain, body);
   if (n > 0) body(int64_t{0}, n);
 }
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from graphbraid import native
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, exchange, linear, norm, rowwise
@@ -122,7 +123,8 @@ class PlannedStep:
         began, self.seconds = time.perf_counter(), None
         self._held = 0
         self._generators = self._states_of_generators()
-        self._run_forward()
+        with self._awake():
+            self._run_forward()
         self._num_forwards += 1
         self._held = self._num_forwards
         self._forward_seconds = time.perf_counter() - began
@@ -225,7 +227,8 @@ class PlannedStep:
             spread_rows(grad, self._spread[1], target)
         else:
             target.zero_().index_copy_(0, rows, grad)
-        found = self._run_backward()
+        with self._awake():
+            found = self._run_backward()
         self.seconds = self._forward_seconds + time.perf_counter() - began
         return found
 
@@ -245,6 +248,10 @@ class PlannedStep:
             self._places = places
             for call in self._plan.bound_calls:
                 call.forget()
+
+    def _awake(self) -> AbstractContextManager[None]:
+        """Keep the kernels' threads awake inside, where kernels run on the host."""
+        return native.awake_threads() if self.request.copies is None else nullcontext()
 
     def _run_forward(self) -> None:
         for task in self._plan.tasks[: self._forward_tasks]:
