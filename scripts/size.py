@@ -26,8 +26,8 @@ BUDGETS = {
     ("ops",): 10_735,
     ("sampling",): 6_525,
     ("features",): 4_095,
-    ("datasets",): 6_630,
-    ("nn",): 3_745,
+    ("datasets",): 6_585,
+    ("nn",): 3_740,
     ("loader",): 3_515,
     ("collective",): 4_375,
     ("fullgraph",): 29_170,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_635,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_395, 409
+WHOLE_LINES, WHOLE_FILES = 109_395, 407
 TEST_LINES = 93_490
 
 

@@ -64,7 +64,7 @@ def lying_header(w: Workplace):
     return w.train(path)
 
 
-command(FILES, 3, "small.npz has both train_idx and train_mask; keep one")(
+command(FILES, 3, "small.npz: it has both train_idx and train_mask; keep one")(
     "A split as ids and as a mask", lambda w: w.train(w.npz(train_mask=np.ones(90, bool)))
 )
 

@@ -10,7 +10,7 @@ from graphbraid.lazy import names_of
 if TYPE_CHECKING:
     from graphbraid.datasets.ids import NodeIds
     from graphbraid.datasets.npz import load_npz
-    from graphbraid.datasets.ogb.graphs import from_ogb, load_ogb
+    from graphbraid.datasets.ogb import from_ogb, load_ogb
     from graphbraid.datasets.pyg import from_pyg_dataset
     from graphbraid.datasets.registry import load, prepare
     from graphbraid.datasets.splits import (
@@ -64,7 +64,7 @@ __getattr__ = names_of(
     {
         "ids": "NodeIds",
         "npz": "load_npz",
-        "ogb.graphs": "from_ogb load_ogb",
+        "ogb": "from_ogb load_ogb",
         "pyg": "from_pyg_dataset",
         "registry": "load prepare",
         "splits": "random_share_split random_split split_edges split_graphs split_nodes",

@@ -72,9 +72,10 @@ def read_npz(file: Path) -> dict[str, Array]:
     name = "the file"
     try:
         with open_file(file) as stream:
-            if stream.read(len(_MAGIC)) == _MAGIC:
-                raise DataError(f"{file} is a single .npy array; a graph needs an .npz with edge_index")
-        if not zipfile.is_zipfile(file) and file.stat().st_size and not _is_zip_like(file):
+            begin = stream.read(len(_MAGIC))
+        if begin == _MAGIC:
+            raise DataError(f"{file} is a single .npy array; a graph needs an .npz with edge_index")
+        if begin and not zipfile.is_zipfile(file) and not begin.startswith(b"PK\x03\x04"):  # a truncated one
             raise ValueError("it is no zip file")
         with zipfile.ZipFile(file) as archive:
             members = {info.filename: info for info in archive.infolist()}
@@ -176,9 +177,3 @@ def _header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], in
     if any(n < 0 for n in shape):
         raise ValueError(f"its header says a shape of {shape}")
     return shape, is_fortran, dtype, stream.tell()
-
-
-def _is_zip_like(file: Path) -> bool:
-    """Return whether a file begins like a zip file, so that it is a truncated one."""
-    with open_file(file) as stream:
-        return stream.read(4) == b"PK\x03\x04"

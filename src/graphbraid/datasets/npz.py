@@ -25,59 +25,57 @@ CSR_KEYS = ("x_data", "x_indices", "x_indptr", "x_shape")
 _SPLITS = ("train", "val", "test")
 
 
-def num_nodes_of(file: Path, arrays: Mapping[str, Array]) -> int | None:
+def num_nodes_of(arrays: Mapping[str, Array]) -> int | None:
     """Return the number of nodes that the file says, if it does."""
     if "num_nodes" not in arrays:
         return None
     count = arrays["num_nodes"]
     if count.size != 1 or count.dtype.kind not in "iu" or int(count.reshape(-1)[0]) < 0:
-        raise DataError(
-            f"{file}: num_nodes must be one number, not negative; got {count.dtype} {count.tolist()}"
-        )
+        raise DataError(f"num_nodes must be one number, not negative; got {count.dtype} {count.tolist()}")
     return int(count.reshape(-1)[0])
 
 
-def features_of(file: Path, arrays: Mapping[str, Array]) -> Any:
+def features_of(arrays: Mapping[str, Array]) -> Any:
     """Return the features, dense or CSR, or None."""
     present = [key for key in CSR_KEYS if key in arrays]
     if not present:
         return arrays.get("x")
     if len(present) < len(CSR_KEYS):
         missing = ", ".join(key for key in CSR_KEYS if key not in arrays)
-        raise DataError(f"{file}: sparse features need {', '.join(CSR_KEYS)}; missing: {missing}")
+        raise DataError(f"sparse features need {', '.join(CSR_KEYS)}; missing: {missing}")
     data, indices, indptr, shape = (arrays[key] for key in CSR_KEYS)
-    _check_csr(file, arrays)
+    _check_csr(arrays)
     rows, columns = (int(n) for n in shape)
     if len(indptr) != rows + 1:
-        raise DataError(f"{file}: x_indptr has {len(indptr)} entries; {rows} rows need {rows + 1}")
+        raise DataError(f"x_indptr has {len(indptr)} entries; {rows} rows need {rows + 1}")
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         at = int(np.argmax((indices < 0) | (indices >= columns)))
-        raise DataError(f"{file}: x_indices[{at}] is {indices[at]}; columns are in [0, {columns})")
+        raise DataError(f"x_indices[{at}] is {indices[at]}; columns are in [0, {columns})")
     from scipy.sparse import csr_matrix
 
     try:
         return SparseFeatures.from_scipy(csr_matrix((data, indices, indptr), shape=(rows, columns)))
     except ValueError as error:
-        raise DataError(f"{file}: the sparse features do not fit together: {error}") from error
+        raise DataError(f"the sparse features do not fit together: {error}") from error
 
 
-def _check_csr(file: Path, arrays: Mapping[str, Array]) -> None:
+def _check_csr(arrays: Mapping[str, Array]) -> None:
     """Check the dtypes and lengths of the four arrays, and that ``x_indptr`` does not decrease."""
     for key in CSR_KEYS:
         array, kinds = arrays[key], "iuf" if key == "x_data" else "iu"
         if array.ndim != 1 or array.dtype.kind not in kinds + ("b" if key == "x_data" else ""):
             needed = "numbers" if key == "x_data" else "integers"
-            raise DataError(f"{file}: {key} must be 1-d {needed}; got {array.dtype} of shape {array.shape}")
+            raise DataError(f"{key} must be 1-d {needed}; got {array.dtype} of shape {array.shape}")
     data, indices, indptr, shape = (arrays[key] for key in CSR_KEYS)
     if shape.shape != (2,) or int(shape.min()) < 0 or int(shape.max()) >= 1 << 31:
-        raise DataError(f"{file}: x_shape must be rows and columns below 2^31; got {shape.tolist()}")
+        raise DataError(f"x_shape must be rows and columns below 2^31; got {shape.tolist()}")
     if len(data) != len(indices):
-        raise DataError(f"{file}: x_data has {len(data)} entries and x_indices {len(indices)}")
+        raise DataError(f"x_data has {len(data)} entries and x_indices {len(indices)}")
     if len(indptr) and (indptr[0] != 0 or indptr[-1] != len(data) or (indptr[1:] < indptr[:-1]).any()):
-        raise DataError(f"{file}: x_indptr must rise from 0 to {len(data)}, the number of values")
+        raise DataError(f"x_indptr must rise from 0 to {len(data)}, the number of values")
 
 
-def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> Graph:
+def with_class_names(arrays: Mapping[str, Array], graph: Graph) -> Graph:
     """Return the graph with the names of its classes, if the file has ``class_names``."""
     if "class_names" not in arrays:
         return graph
@@ -85,67 +83,66 @@ def with_class_names(file: Path, arrays: Mapping[str, Array], graph: Graph) -> G
     labelled = [name for name in graph.node_types if graph.nodes_of(name).y is not None]
     count = max((graph.nodes_of(name).num_classes for name in labelled), default=0)
     if len(set(names)) < len(names) or len(names) < count:
-        raise DataError(f"{file}: class_names must name {count} different classes; got {', '.join(names)}")
+        raise DataError(f"class_names must name {count} different classes; got {', '.join(names)}")
     return graph.replace(schema=Schema(class_names=dict.fromkeys(labelled, names)))
 
 
-def splits_of(file: Path, arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
+def splits_of(arrays: Mapping[str, Array], index: int | None) -> dict[str, Array]:
     """Return the stored split as ids or masks by name; of several stored splits, the one at ``index``."""
     if index is not None:
         masks = {name: arrays[f"{name}_masks"] for name in _SPLITS if f"{name}_masks" in arrays}
         for name, mask in masks.items():
             if mask.ndim != 2 or mask.dtype.kind != "b":
                 raise DataError(
-                    f"{file}: {name}_masks must be a row of True and False per split; got {mask.dtype} of "
+                    f"{name}_masks must be a row of True and False per split; got {mask.dtype} of "
                     f"shape {mask.shape}"
                 )
         count = min((len(mask) for mask in masks.values()), default=0)
         if not 0 <= index < count:
             raise ConfigError(
-                f"split_index must be in [0, {count}) for {file}, which has {count} stored "
-                f"splits; got {index}"
+                f"split_index must be in [0, {count}) as the file has {count} stored splits; got {index}"
             )
         return {name: mask[index] for name, mask in masks.items()}
     splits = {}
     for name in _SPLITS:
         given = [key for key in (f"{name}_idx", f"{name}_mask") if key in arrays]
         if len(given) > 1:
-            raise DataError(f"{file} has both {given[0]} and {given[1]}; keep one of them")
+            raise DataError(f"it has both {given[0]} and {given[1]}; keep one of them")
         if given:
-            splits[name] = _split(file, given[0], arrays[given[0]])
+            splits[name] = _split(given[0], arrays[given[0]])
     return splits
 
 
-def _split(file: Path, key: str, array: Array) -> Array:
+def _split(key: str, array: Array) -> Array:
     if array.ndim != 1:
         hint = f"; choose one with split_index, stored as {key}s" if array.ndim == 2 else ""
-        raise DataError(f"{file}: {key} must be 1-d; got shape {array.shape}{hint}")
+        raise DataError(f"{key} must be 1-d; got shape {array.shape}{hint}")
     if key.endswith("_mask"):
         if array.dtype.kind in "iu" and ((array == 0) | (array == 1)).all():
             return array.astype(bool)
         if array.dtype.kind != "b":
-            raise DataError(f"{file}: {key} must hold True and False; got {array.dtype}")
+            raise DataError(f"{key} must hold True and False; got {array.dtype}")
     elif array.dtype.kind not in "iu" and array.size:
-        raise DataError(f"{file}: {key} must hold integer node ids; got {array.dtype}")
+        raise DataError(f"{key} must hold integer node ids; got {array.dtype}")
     return array
 
 
 I64 = npt.NDArray[np.int64]
 
 
-def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None) -> Graph:
+def typed_graph(arrays: Mapping[str, Array], split_index: int | None, name: str) -> Graph:
     """Make a graph from arrays with types, whose ids count through all nodes; DataError if one is unfit."""
-    edge_index = _integers(file, arrays, "edge_index", ndim=2)
-    first = _first_ids(file, arrays, edge_index)
-    names = _names(file, arrays, "node_type_names", len(first) - 1, alone=ONLY_NODE_TYPE)
+    edge_index = _integers(arrays, "edge_index", ndim=2)
+    first = _first_ids(arrays, edge_index)
+    names = _names(arrays, "node_type_names", len(first) - 1, alone=ONLY_NODE_TYPE)
     unread = [key for key in ("x", *CSR_KEYS) if key in arrays and names != [ONLY_NODE_TYPE]]
     if unread:
         raise DataError(
-            f"{file} has node types, so an array of features needs the name of its type: x_{names[0]}"
+            f"it has node types, so an array of features needs the name of its type: x_{names[0]}"
             f"{unread[0][1:]}, not {unread[0]}"
         )
     ends, places = {}, {}
-    for edge_type, place in _relations(file, arrays, edge_index, first, names):
+    for edge_type, place in _relations(arrays, edge_index, first, names):
         source, destination = names.index(edge_type[0]), names.index(edge_type[2])
         shift = np.array([[first[source]], [first[destination]]])
         ends[edge_type], places[edge_type] = edge_index[:, place] - shift, place
@@ -153,96 +150,94 @@ def typed_graph(file: Path, arrays: Mapping[str, Array], split_index: int | None
     return Graph.from_relations(
         ends,
         {name: part.stop - part.start for name, part in nodes.items()},
-        x={name: _features(file, arrays, name) for name in names},
+        x={name: _features(arrays, name) for name in names},
         y={name: _labels(arrays, part) for name, part in nodes.items()},
-        splits=_splits(splits_of(file, arrays, split_index), nodes),
-        edge_weight=_by_edge(file, arrays, "edge_weight", places),
-        edge_attr=_by_edge(file, arrays, "edge_attr", places),
-        edge_time=_by_edge(file, arrays, "edge_time", places),
-        edge_splits=_edge_splits(file, arrays, places),
-        name=file.stem,
+        splits=_splits(splits_of(arrays, split_index), nodes),
+        edge_weight=_by_edge(arrays, "edge_weight", places),
+        edge_attr=_by_edge(arrays, "edge_attr", places),
+        edge_time=_by_edge(arrays, "edge_time", places),
+        edge_splits=_edge_splits(arrays, places),
+        name=name,
     )
 
 
-def _integers(file: Path, arrays: Mapping[str, Array], key: str, *, ndim: int = 1) -> I64:
+def _integers(arrays: Mapping[str, Array], key: str, *, ndim: int = 1) -> I64:
     array = arrays[key]
     if array.ndim != ndim or (array.size and array.dtype.kind not in "iu"):
-        raise DataError(f"{file}: {key} must be {ndim}-d integers; got {array.dtype} of shape {array.shape}")
+        raise DataError(f"{key} must be {ndim}-d integers; got {array.dtype} of shape {array.shape}")
     if ndim == 2 and len(array) != 2:
-        raise DataError(f"{file}: {key} must have shape (2, num_edges); got {array.shape}")
+        raise DataError(f"{key} must have shape (2, num_edges); got {array.shape}")
     return array.astype(np.int64, copy=False)
 
 
-def _first_ids(file: Path, arrays: Mapping[str, Array], edge_index: I64) -> list[int]:
+def _first_ids(arrays: Mapping[str, Array], edge_index: I64) -> list[int]:
     """Return the first id of each node type, and at the end the number of nodes."""
     if "node_type" not in arrays:
-        num_nodes = num_nodes_of(file, arrays)
+        num_nodes = num_nodes_of(arrays)
         return [0, int(edge_index.max(initial=-1)) + 1 if num_nodes is None else num_nodes]
-    types = _integers(file, arrays, "node_type")
+    types = _integers(arrays, "node_type")
     falls = np.flatnonzero(types[1:] < types[:-1])
     if falls.size or types.min(initial=0) < 0:
         at = int(falls[0]) + 1 if falls.size else int(types.argmin())
         raise DataError(
-            f"{file}: node_type must not be negative nor fall, so that each type has ids without gaps; "
+            "node_type must not be negative nor fall, so that each type has ids without gaps; "
             f"node_type[{at}] is {types[at]}"
         )
-    num_nodes = num_nodes_of(file, arrays)
+    num_nodes = num_nodes_of(arrays)
     if num_nodes is not None and num_nodes != len(types):
-        raise DataError(f"{file}: node_type has {len(types)} entries; num_nodes is {num_nodes}")
+        raise DataError(f"node_type has {len(types)} entries; num_nodes is {num_nodes}")
     least = len(arrays["node_type_names"]) if "node_type_names" in arrays else 0
     return [0, *np.cumsum(np.bincount(types, minlength=least)).tolist()]
 
 
-def _names(
-    file: Path, arrays: Mapping[str, Array], key: str, count: int, alone: str | None = None
-) -> list[str]:
+def _names(arrays: Mapping[str, Array], key: str, count: int, alone: str | None = None) -> list[str]:
     if key not in arrays:
         return [alone] if alone is not None and count == 1 else [str(number) for number in range(count)]
     names = [str(name) for name in arrays[key].reshape(-1)]
     if len(names) != count or len(set(names)) != count:
-        raise DataError(f"{file}: {key} must be {count} different names; got {', '.join(names)}")
+        raise DataError(f"{key} must be {count} different names; got {', '.join(names)}")
     return names
 
 
 def _relations(
-    file: Path, arrays: Mapping[str, Array], edge_index: I64, first: list[int], names: list[str]
+    arrays: Mapping[str, Array], edge_index: I64, first: list[int], names: list[str]
 ) -> Iterator[tuple[EdgeType, I64]]:
     """Yield each relation with the positions of its edges in the file's list."""
     outside = (edge_index < 0) | (edge_index >= first[-1])
     if outside.any():
         row, at = (int(i) for i in np.argwhere(outside)[0])
         raise DataError(
-            f"{file}: edge_index must hold node ids in [0, {first[-1]}); edge_index[{row}, {at}] is "
+            f"edge_index must hold node ids in [0, {first[-1]}); edge_index[{row}, {at}] is "
             f"{edge_index[row, at]}"
         )
     types = np.searchsorted(first, edge_index, side="right") - 1
     if "edge_type" in arrays:
-        numbers = _integers(file, arrays, "edge_type")
+        numbers = _integers(arrays, "edge_type")
     else:
         numbers = types[0] * len(names) + types[1]
         numbers = np.unique(numbers, return_inverse=True)[1].reshape(-1)
     if len(numbers) != edge_index.shape[1] or numbers.min(initial=0) < 0:
         raise DataError(
-            f"{file}: edge_type must have a number from 0 for each of {edge_index.shape[1]} edges; got "
+            f"edge_type must have a number from 0 for each of {edge_index.shape[1]} edges; got "
             f"{len(numbers)} from {numbers.min(initial=0)}"
         )
-    count = max(_count(file, arrays), int(numbers.max(initial=-1)) + 1)
-    titles = _names(file, arrays, "edge_type_names", count) if "edge_type_names" in arrays else [""] * count
+    count = max(_count(arrays), int(numbers.max(initial=-1)) + 1)
+    titles = _names(arrays, "edge_type_names", count) if "edge_type_names" in arrays else [""] * count
     order = np.argsort(numbers, kind="stable")
     ends = np.searchsorted(numbers[order], np.arange(count + 1))
     for number, title in enumerate(titles):
         place = order[ends[number] : ends[number + 1]]
-        yield _edge_type(file, number, title, types[:, place], names), place
+        yield _edge_type(number, title, types[:, place], names), place
 
 
-def _count(file: Path, arrays: Mapping[str, Array]) -> int:
+def _count(arrays: Mapping[str, Array]) -> int:
     """Return how many relations the file says it has; some may have no edge."""
     if "edge_type_names" in arrays:
         return len(arrays["edge_type_names"])
-    return int(_integers(file, arrays, "num_edge_types", ndim=0)) if "num_edge_types" in arrays else 0
+    return int(_integers(arrays, "num_edge_types", ndim=0)) if "num_edge_types" in arrays else 0
 
 
-def _edge_type(file: Path, number: int, title: str, ends: I64, names: list[str]) -> EdgeType:
+def _edge_type(number: int, title: str, ends: I64, names: list[str]) -> EdgeType:
     """Return types and name of a relation. A title "source--destination" has the types, others the name."""
     source, _, destination = title.partition("--")
     if source in names and destination in names:
@@ -250,26 +245,22 @@ def _edge_type(file: Path, number: int, title: str, ends: I64, names: list[str])
     elif ends.shape[1] or len(names) == 1:
         said = (int(ends[0, 0]), int(ends[1, 0])) if ends.shape[1] else (0, 0)
     else:
-        raise DataError(
-            f"{file}: the relation {title or number} has no edge that would say what types it joins"
-        )
+        raise DataError(f"the relation {title or number} has no edge that would say what types it joins")
     wrong = np.flatnonzero((ends != np.array(said)[:, None]).any(0))
     if wrong.size:
         source, destination = (names[int(end)] for end in ends[:, wrong[0]])
         raise DataError(
-            f"{file}: the relation {title or number} joins {names[said[0]]} to {names[said[1]]}; one of its "
+            f"the relation {title or number} joins {names[said[0]]} to {names[said[1]]}; one of its "
             f"edges joins {source} to {destination}"
         )
     name = "to" if f"{names[said[0]]}--{names[said[1]]}" == title else title or f"r{number}"
     return names[said[0]], name, names[said[1]]
 
 
-def _features(file: Path, arrays: Mapping[str, Array], name: str) -> Any:
+def _features(arrays: Mapping[str, Array], name: str) -> Any:
     keys = {key: f"x_{name}{key[1:]}" for key in ("x", *CSR_KEYS)}
     held = {key: arrays[stored] for key, stored in keys.items() if stored in arrays}
-    if not held and name == ONLY_NODE_TYPE:
-        return features_of(file, arrays)
-    return features_of(file, held)
+    return features_of(held if held or name != ONLY_NODE_TYPE else arrays)
 
 
 def _labels(arrays: Mapping[str, Array], part: slice) -> Array | None:
@@ -297,28 +288,25 @@ def _splits(splits: Mapping[str, Array], nodes: Mapping[str, slice]) -> dict[str
     return found
 
 
-def _by_edge(
-    file: Path, arrays: Mapping[str, Array], key: str, places: Mapping[EdgeType, I64]
-) -> dict[EdgeType, Array]:
+def _by_edge(arrays: Mapping[str, Array], key: str, places: Mapping[EdgeType, I64]) -> dict[EdgeType, Array]:
     if key not in arrays:
         return {}
     values, num_edges = arrays[key], sum(map(len, places.values()))
     if values.ndim < 1 or len(values) != num_edges:
-        raise DataError(f"{file}: {key} must have a row for each of {num_edges} edges; got {values.shape}")
+        raise DataError(f"{key} must have a row for each of {num_edges} edges; got {values.shape}")
     return {edge_type: values[place] for edge_type, place in places.items()}
 
 
 def _edge_splits(
-    file: Path, arrays: Mapping[str, Array], places: Mapping[EdgeType, I64]
+    arrays: Mapping[str, Array], places: Mapping[EdgeType, I64]
 ) -> dict[EdgeType, dict[str, I64]]:
     """Return the positions of the training, validation and test edges in each relation's list."""
     if "edge_split_ptr" not in arrays:
         return {}
-    ends, num_edges = _integers(file, arrays, "edge_split_ptr"), sum(map(len, places.values()))
+    ends, num_edges = _integers(arrays, "edge_split_ptr"), sum(map(len, places.values()))
     if len(ends) != 4 or ends[0] != 0 or ends[-1] != num_edges or (np.diff(ends) < 0).any():
         raise DataError(
-            f"{file}: edge_split_ptr must be four numbers that rise from 0 to {num_edges}; got "
-            f"{ends.tolist()}"
+            f"edge_split_ptr must be four numbers that rise from 0 to {num_edges}; got {ends.tolist()}"
         )
     return {
         edge_type: {
@@ -360,20 +348,19 @@ def load_npz(
         raise DataError(f"{file} has no edge_index; its keys are {', '.join(sorted(arrays)) or 'none'}")
     try:
         if any(key in arrays for key in _OF_TYPES) if with_types is None else with_types:
-            return with_class_names(file, arrays, typed_graph(file, arrays, split_index))
+            return with_class_names(arrays, typed_graph(arrays, split_index, file.stem))
         graph = Graph.from_edge_index(
             arrays["edge_index"],
-            num_nodes_of(file, arrays),
-            x=features_of(file, arrays),
+            num_nodes_of(arrays),
+            x=features_of(arrays),
             y=arrays.get("y"),
-            splits=splits_of(file, arrays, split_index),
+            splits=splits_of(arrays, split_index),
             edge_weight=arrays.get("edge_weight"),
             edge_attr=arrays.get("edge_attr"),
             name=file.stem,
         )
         for split, ids in graph.splits.items():
             check_ids(ids, graph.num_nodes, f"ids of split {split!r}")
-        return with_class_names(file, arrays, graph)
-    except DataError as error:  # one about the file names it; one about the graph does not
-        says = str(error)
-        raise DataError(says if says.startswith(str(file)) else f"{file}: {says}") from error
+        return with_class_names(arrays, graph)
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from error

@@ -131,13 +131,13 @@ def _load_described(path: str) -> Graph:
 
 
 def _load_ogb(path: str, **options: Any) -> Graph:
-    from graphbraid.datasets.ogb.graphs import load_ogb  # here: few sources are OGB's
+    from graphbraid.datasets.ogb import load_ogb  # here: few sources are OGB's
 
     return load_ogb(path, **options)
 
 
 def _is_ogb_folder(path: Path) -> bool:
-    from graphbraid.datasets.ogb.graphs import is_ogb_folder  # here: few sources are folders
+    from graphbraid.datasets.ogb import is_ogb_folder  # here: few sources are folders
 
     return is_ogb_folder(path)
 

@@ -50,8 +50,7 @@ def with_fitted_features(
 
 def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Graph:
     """Return the graph with features by these encoders; DataError names a column that is missing."""
-    assert graph.types is not None
-    nodes, columns = dict(graph.types.nodes), dict(graph.schema.columns)
+    nodes, columns = dict(graph.all_types.nodes), dict(graph.schema.columns)
     for name, own in encoders.items():
         names = tuple(column for one in own for column in names_of(one))
         if len(set(names)) < len(names):
@@ -62,7 +61,7 @@ def with_encoders(graph: Graph, encoders: Mapping[str, Sequence[Encoder]]) -> Gr
         columns[name] = replace(columns[name], names=names, encoders=tuple(own))
         nodes[name] = encoded_nodes(nodes[name], columns[name], name)
     schema = replace(graph.schema, columns=columns)
-    return graph.replace(types=replace(graph.types, nodes=nodes), schema=schema)
+    return graph.replace(types=replace(graph.all_types, nodes=nodes), schema=schema)
 
 
 def encoded_nodes(nodes: NodeSet, columns: Columns, node_type: str) -> NodeSet:
@@ -103,7 +102,6 @@ def with_target(graph: Graph, target: str) -> Graph:
             f"there is no column {target!r}; there are {', '.join(known)}.{did_you_mean(target, known)}"
         )
     name, column = known[target]
-    assert graph.types is not None
     with named(f"the target {target}"):
         read = targets_of if is_number else classes_of
         y, classes = read(tables[name].table.column(column), column)
@@ -112,8 +110,9 @@ def with_target(graph: Graph, target: str) -> Graph:
             "%s holds whole numbers: its %d values are learned as classes; --target %s%s learns numbers",
             *(target, count, target, AS_NUMBER),
         )
-    nodes = {other: replace(one, y=None, splits={}) for other, one in graph.types.nodes.items()}
-    nodes[name] = replace(graph.types.nodes[name], y=torch.from_numpy(y))
+    types = graph.all_types
+    nodes = {other: replace(one, y=None, splits={}) for other, one in types.nodes.items()}
+    nodes[name] = replace(types.nodes[name], y=torch.from_numpy(y))
     if classes is not None and len(classes) > _MOST_ALONE and len(classes) == np.count_nonzero(y >= 0):
         raise DataError(
             f"the target {target} is a different text in each of {len(classes)} rows: no row tells the class "
@@ -124,7 +123,7 @@ def with_target(graph: Graph, target: str) -> Graph:
     columns = {**graph.schema.columns, name: replace(own, encoders=kept)}
     schema = replace(graph.schema, columns=columns, class_names={} if classes is None else {name: classes})
     return with_encoders(
-        graph.replace(types=replace(graph.types, nodes=nodes), schema=schema, trusted=True), {name: kept}
+        graph.replace(types=replace(types, nodes=nodes), schema=schema, trusted=True), {name: kept}
     )
 
 

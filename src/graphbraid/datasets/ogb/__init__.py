@@ -1,1 +1,0 @@
-"""OGB: node datasets as the ``ogb`` package writes them, read without it."""
