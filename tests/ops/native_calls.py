@@ -94,6 +94,7 @@ def _run_operators() -> None:
     ids = torch.tensor([0, 2, 4])
     linear.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     linear.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
+    linear.transpose(x.detach(), out=torch.empty(4, 5))
     rounds = linear.GramRounds(torch.rand(5, 2), 4)
     for part in linear.rounds_of(5, most=5):
         rounds.add(part, x.detach())

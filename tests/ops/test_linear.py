@@ -303,6 +303,14 @@ def test_gram_equals_twin(compiled, rows):
         close(out, (a.double().t() @ b.double()).float(), terms=max(rows, 1) * 40)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 1), (16, 16), (17, 33), (5, 100), (32, 8415), (8415, 32)])
+def test_a_transposed_matrix_has_the_same_numbers(compiled, shape):
+    rows, width = shape
+    a, out = values(rows, width + 3)[:, :width], torch.full((width, rows), torch.nan)
+    compiled.transpose(a, out)
+    assert torch.equal(out, a.t())
+
+
 @pytest.mark.parametrize("count", [1, 13, 112, 113, 300, 2500])
 @pytest.mark.parametrize(("depth", "width"), [(1, 3), (7, 40), (100, 32), (1100, 9), (32, 64)])
 def test_rows_may_be_named(compiled, count, depth, width):

@@ -101,6 +101,12 @@ def tall_gram(a: Tensor, b: Tensor, *, out: Tensor | None = None, ids: Tensor | 
     return out
 
 
+def transpose(a: Tensor, *, out: Tensor) -> Tensor:
+    """Compute ``a.t()`` into ``out``, ``(width, num_rows)``, whose rows are contiguous; without autograd."""
+    kernels_for(a, out).transpose(row_contiguous(plain(a)), plain(out))
+    return out
+
+
 def dense_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute ``x @ weight.t() + bias`` like ``torch.nn.functional.linear``, with these kernels if possible.
 

@@ -104,11 +104,43 @@ static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram_round)(round);
 }
 
+constexpr int64_t kSide = 16;  // of the squares in which a matrix is transposed: a line of floats
+
+static void transpose_square(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
+                             float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < columns; ++j)
+    for (int64_t i = 0; i < rows; ++i) out[j * out_stride + i] = from[i * from_stride + j];
+}
+
+// a (num_rows, width)  --->  out = aᵀ (width, num_rows). Bound by reading and writing both: in squares, whose
+// lines stay in the first-level cache.
+static void transpose(const FloatRows& a, const Array2<float>& out) {
+  const int64_t num_rows = a.num_rows(), width = a.num_columns(), stride = a.stride(0);
+  need_shape(out, width, num_rows);
+  const float* from = a.data();
+  float* to = out.data();
+  nb::gil_scoped_release release;
+  const int64_t across = (width + kSide - 1) / kSide, squares = across * ((num_rows + kSide - 1) / kSide);
+  parallel_if_worth(num_rows * width, kFloatsWorth, squares, 128, [&](int64_t begin, int64_t end) {
+    for (int64_t s = begin; s < end; ++s) {
+      const int64_t row = s / across * kSide, column = s % across * kSide;
+      const int64_t rows = std::min(kSide, num_rows - row), columns = std::min(kSide, width - column);
+      const float* square = from + row * stride + column;
+      float* turned = to + column * num_rows + row;
+      if (rows == kSide && columns == kSide)  // with constants, which the compiler unrolls
+        transpose_square(square, stride, kSide, kSide, turned, num_rows);
+      else
+        transpose_square(square, stride, rows, columns, turned, num_rows);
+    }
+  });
+}
+
 void bind_dense(nb::module_& m) {
   using namespace nb::literals;
   def_kernel<&tall_product>(m, "tall_product", "a"_a, "b"_a, "out"_a, "add"_a = false, "ids"_a = nb::none(),
                             "after"_a = nb::none());
   def_kernel<&tall_gram>(m, "tall_gram", "a"_a, "b"_a, "out"_a, "ids"_a = nb::none());
+  def_native(m, "transpose", &transpose, "a"_a, "out"_a);
   def_native(m, "tall_gram_round", &tall_gram_round, "a"_a, "b"_a, "sums"_a, "out"_a, "first"_a, "last"_a,
              "ends"_a);
 }

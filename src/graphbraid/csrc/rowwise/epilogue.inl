@@ -78,7 +78,10 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
         if (sum) add_rows<T>(a.grad, a.width, first, last, sum);
         continue;
       }
-      for (int64_t v = first; v < last; ++v) {
+      // Rows whose sums are added while the first-level cache has them: the sums then stay in registers.
+      constexpr bool adds_rows = std::is_same_v<T, A>;  // others are rounded when they are written
+      constexpr int64_t kRows = 32;
+      for (int64_t v = first, added = first; v < last; ++v) {
         const T* grad = static_cast<const T*>(a.grad.data) + v * a.grad.stride;
         const T* out = static_cast<const T*>(a.x.data) + v * a.x.stride;
         T* grad_x = static_cast<T*>(a.out) + v * a.out_stride;
@@ -93,7 +96,11 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
             g *= mask * slope_at(y / scale, e.act, slope);  // y / scale: act's output, or mask is 0
           }
           store_n(grad_x + c, g, n);
-          if (sum) store_n(sum + c, load_n(sum + c, n) + g, n);
+          if (!adds_rows && sum) store_n(sum + c, load_n(sum + c, n) + g, n);
+        }
+        if (adds_rows && sum && (v + 1 == last || v + 1 - added == kRows)) {
+          add_rows<T>({a.out, a.out_stride}, a.width, added, v + 1, sum);
+          added = v + 1;
         }
       }
     }

@@ -28,7 +28,7 @@ from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
 from graphbraid.ops.kernels import backend, row_contiguous
 from graphbraid.ops.library import RowEpilogue
-from graphbraid.ops.linear import structure, tall_gram, tall_product
+from graphbraid.ops.linear import structure, tall_gram, tall_product, transpose
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.step.device_copies import DeviceCopies
@@ -137,14 +137,14 @@ class SparseInput(Input):
         self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product, of the weight by column."""
-        rows = weight.t().contiguous() if turned is None else turned.copy_(weight.t())
+        rows = weight.t().contiguous() if turned is None else transpose(weight, out=turned)
         self._by_row.forward(rows, out, out if add else None, after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
         """Compute the product's gradient, by column first."""
         rows = grad.new_empty(self._num_columns, grad.shape[1]) if turned is None else turned
         self._by_column.forward(grad, rows)
-        return rows.t() if out is None else out.copy_(rows.t())
+        return rows.t() if out is None else transpose(rows, out=out)
 
 
 class BinaryInput(Input):

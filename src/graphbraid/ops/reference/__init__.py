@@ -53,4 +53,5 @@ from graphbraid.ops.reference.rows import (
     tall_gram,
     tall_gram_round,
     tall_product,
+    transpose,
 )

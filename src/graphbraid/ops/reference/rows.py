@@ -362,6 +362,11 @@ def tall_gram(a: Matrix32, b: Matrix32, out: Matrix32, ids: Ids | None = None) -
     torch.mm(a.t(), b if ids is None else b[ids], out=out)
 
 
+def transpose(a: Matrix32, out: Matrix32) -> None:
+    """Compute ``out = a.t()``."""
+    out.copy_(a.t())
+
+
 def distances(query: Matrix, rows: Matrix, kind: int, out: Matrix) -> None:
     """Compute ``out[i, j]``, the distance of ``query[i]`` from ``rows[j]``, of a kind of :data:`DISTANCES`.
 

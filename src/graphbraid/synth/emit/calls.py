@@ -234,6 +234,10 @@ def _copy(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
     return w.call("copy(x out)" if a.x.is_floating_point() else "copy_counts(x:numbers out)", at, a)
 
 
+def _transpose(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
+    return _copy(w, at, SimpleNamespace(x=a.a.t(), out=a.out))
+
+
 def write_messages(
     w: CallWriter, at: int, a: SimpleNamespace, function: str = "reduce_messages", more: str = ""
 ) -> CppStatement:
@@ -325,6 +329,7 @@ _WRITERS: dict[str, Form] = {
     "add_": "add(x out)",
     "addcmul_": "add_product(out x y)",
     "copy_": _copy,
+    "transpose": _transpose,
     "div": "divide(x divisor out)",
     "spmm": _spmm,
     "reduce_messages": _reduce_messages,
