@@ -21,6 +21,8 @@ namespace gb::GB_VARIANT {
 
 // Accumulators that fit in the registers, beside a loaded vector and a coefficient.
 constexpr int kMaxTile = GB_LANES_F32 == 16 ? 16 : 8;
+// Rows of the result between the one that is written and the one that is fetched to be written.
+constexpr int64_t kWrittenAhead = 8;
 // Rows that are summed before their epilogue: few enough to stay in the first-level cache.
 constexpr int64_t kRowsPerEpilogue = 32;
 
@@ -31,9 +33,13 @@ struct Hubs {
   std::vector<A> sums;  // (number of segments, width)
 };
 
+// The coefficients of the edges: none, one of each source, one of each edge, or any, stored loops left out.
+// In a text of their own the common ones take fewer instructions for each edge, which narrow rows feel.
+enum class Coefficients { kNone, kOfSource, kOfEdge, kAny };
+
 // What a tile of NV vectors does with the edges [begin, end) of row v: acc[i] += coefficient * x[u, column +
 // i * L ...]. The last vector holds `last` elements.
-template <typename T, typename I, int NV, bool Plain>
+template <typename T, typename I, int NV, Coefficients kBy>
 GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t end, int64_t prefetch_end,
                          int64_t column, int last, Vec<T> (&acc)[NV]) {
   constexpr int L = kLanes<T>;
@@ -49,13 +55,18 @@ GB_INLINE void sum_edges(const SpmmArgs& a, int64_t v, int64_t begin, int64_t en
       unroll<lines>([&](auto i) GB_LAMBDA { __builtin_prefetch(next + 64 * i, 0, level); });
     }
     const T* row = x + u * a.x.stride;
-    if constexpr (Plain) {
+    if constexpr (kBy == Coefficients::kNone) {
       unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += load(row + i * L); });
       acc[NV - 1] += load_n(row + (NV - 1) * L, last);
     } else {
-      if (a.skip_loops && u == v) continue;
-      Acc<T> c = weight ? weight[e] : Acc<T>{1};
-      if (src_scale) c *= src_scale[u];
+      Acc<T> c = 1;
+      if constexpr (kBy == Coefficients::kAny) {
+        if (a.skip_loops && u == v) continue;
+        if (weight) c = weight[e];
+        if (src_scale) c *= src_scale[u];
+      } else {
+        c = kBy == Coefficients::kOfEdge ? weight[e] : src_scale[u];
+      }
       const Vec<T> c_all = splat<Vec<T>>(c);
       unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] += c_all * load(row + i * L); });
       acc[NV - 1] += c_all * load_n(row + (NV - 1) * L, last);
@@ -116,20 +127,27 @@ GB_INLINE void add_segments(const Hubs<Acc<T>>& hubs, int64_t v, int64_t width, 
 }
 
 // One tile of columns of the rows [first, last_row), or of those segments of hubs. By a branch for each row:
-// with a text of their own for the segments the kernels are twice the code.
-template <typename T, typename I, int NV, bool Plain>
-void sum_rows(const SpmmArgs& a, Hubs<Acc<T>>& hubs, bool of_hubs, int64_t first, int64_t last_row,
+// with a text of their own for the segments the kernels are twice the code. The arguments come by value: what
+// lies behind a reference would be read again after every row that is stored.
+template <typename T, typename I, int NV, Coefficients kBy>
+void sum_rows(const SpmmArgs a, Hubs<Acc<T>>& hubs, bool of_hubs, int64_t first, int64_t last_row,
               int64_t prefetch_end, int64_t column, int last) {
   constexpr int L = kLanes<T>;
+  constexpr int lines = (NV * L * static_cast<int>(sizeof(T)) + 63) / 64;
+  const T* ahead = static_cast<const T*>(a.out) + column + kWrittenAhead * a.out_stride;
   for (int64_t row = first; row < last_row; ++row) {
     const Segment edges = of_hubs ? hubs.segments[row] : Segment{row, a.indptr[row], a.indptr[row + 1]};
+    if (!of_hubs && !a.out_wide)
+      unroll<lines>([&](auto i) GB_LAMBDA {
+        __builtin_prefetch(ahead + row * a.out_stride + i * (64 / sizeof(T)), 1);
+      });
     const int64_t degree = edges.end - edges.begin;
     Vec<T> acc[NV] = {};
     if (degree > kHubEdges)
       add_segments<T>(hubs, row, a.width, degree, column, last, acc);
     else
-      sum_edges<T, I, NV, Plain>(a, edges.row, edges.begin, edges.end, of_hubs ? edges.end : prefetch_end,
-                                 column, last, acc);
+      sum_edges<T, I, NV, kBy>(a, edges.row, edges.begin, edges.end, of_hubs ? edges.end : prefetch_end,
+                               column, last, acc);
     if (of_hubs) {
       Acc<T>* out = hubs.sums.data() + row * a.width + column;
       unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
@@ -185,7 +203,7 @@ GB_INLINE void with_vectors(int vectors, F&& f) {
   if constexpr (Size < MaxTile) with_vectors<MaxTile, Size + 1>(vectors, f);
 }
 
-template <typename T, typename I, bool Plain>
+template <typename T, typename I, Coefficients kBy>
 void spmm_typed(const SpmmArgs& a) {
   // Code size: ids of 64 bits and doubles (for checking gradients) are rare, and half rows have half the
   // lines.
@@ -197,7 +215,7 @@ void spmm_typed(const SpmmArgs& a) {
   const auto sum = [&](bool of_hubs, int64_t first, int64_t last, int64_t prefetch_end) {
     for (const Tile& tile : tiles)
       with_vectors<max_tile>(tile.vectors, [&](auto nv) {
-        sum_rows<T, I, nv, Plain>(a, hubs, of_hubs, first, last, prefetch_end, tile.column, tile.last);
+        sum_rows<T, I, nv, kBy>(a, hubs, of_hubs, first, last, prefetch_end, tile.column, tile.last);
       });
   };
   parallel_dynamic(static_cast<int64_t>(hubs.segments.size()), 1, [&](int64_t first, int64_t last) {
@@ -217,11 +235,13 @@ void spmm_typed(const SpmmArgs& a) {
   });
 }
 
-// Rows of float32 by int32 ids are what training reads: a text of their own, and another for plain sums.
+// Rows of float32 by int32 ids are what training reads: a text of their own for each kind of coefficients.
 void spmm_float32(const SpmmArgs& a) {
-  if (a.wide_indices) return spmm_typed<float, AnyId, false>(a);
-  if (a.weight || a.src_scale || a.skip_loops) return spmm_typed<float, int32_t, false>(a);
-  spmm_typed<float, int32_t, true>(a);
+  if (a.wide_indices) return spmm_typed<float, AnyId, Coefficients::kAny>(a);
+  if (a.skip_loops || (a.weight && a.src_scale)) return spmm_typed<float, int32_t, Coefficients::kAny>(a);
+  if (a.weight) return spmm_typed<float, int32_t, Coefficients::kOfEdge>(a);
+  if (a.src_scale) return spmm_typed<float, int32_t, Coefficients::kOfSource>(a);
+  spmm_typed<float, int32_t, Coefficients::kNone>(a);
 }
 
 void spmm(const SpmmArgs& a) {
@@ -229,11 +249,11 @@ void spmm(const SpmmArgs& a) {
     case DType::kFloat32:
       return spmm_float32(a);
     case DType::kFloat64:
-      return spmm_typed<double, AnyId, false>(a);
+      return spmm_typed<double, AnyId, Coefficients::kAny>(a);
     case DType::kBfloat16:
-      return spmm_typed<Bf16, AnyId, false>(a);
+      return spmm_typed<Bf16, AnyId, Coefficients::kAny>(a);
     case DType::kFloat16:
-      return spmm_typed<F16, AnyId, false>(a);
+      return spmm_typed<F16, AnyId, Coefficients::kAny>(a);
   }
 }
 
