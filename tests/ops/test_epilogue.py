@@ -65,6 +65,20 @@ def test_kernels_equal_twins(compiled, width, dtype):
                 close(sums[0][1], sums[1][1], terms=400)
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("width", [1, 3, 5, 7, 15])
+def test_narrow_rows_have_the_bits_of_rows_that_stand_apart(compiled, width, dtype):
+    """One after the other they fill vectors, and the last of 70 do not."""
+    x = values(70, width + 2, dtype=dtype)[:, :width]
+    bias = values(width, dtype=reference.sum_dtype(dtype))
+    for how in ((act, LEAKY_SLOPE, 0.0, 0) for act in range(4)):
+        for added in (bias, None):
+            apart, together = torch.empty(70, width, dtype=dtype), x.contiguous()
+            compiled.epilogue(x, added, *how, apart)
+            compiled.epilogue(together, added, *how, together)
+            assert torch.equal(together, apart)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_a_bias_alone_has_the_same_gradient_in_place(compiled, width, dtype):

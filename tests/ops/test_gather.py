@@ -13,6 +13,7 @@ from graphbraid.ops.gather import (
     Tier,
     TierTable,
     add_rows,
+    copy_rows,
     gather_tiered,
     places_of,
     put_rows,
@@ -161,6 +162,25 @@ def test_numbers_without_a_scale_stay_what_they_are():
 
 
 # ---- rows to their places
+
+
+@pytest.mark.parametrize("count", [0, 1, 50, 70_000])  # the last is worth two threads
+@pytest.mark.parametrize("width", [1, 5, 16, 40])
+def test_copied_rows_are_the_same_numbers(count, width):
+    x = values(count, width + 2)
+    wide = x.double()[:, :width]
+    cases = (
+        x[:, :width],
+        x[:, :width].contiguous().requires_grad_(),
+        wide,
+        wide.t().contiguous().t(),
+        x[:, :1].expand(-1, width),
+    )
+    for rows in cases:
+        for dtype in (torch.float32, torch.float64):
+            out = torch.full((count, width), torch.nan, dtype=dtype)
+            assert copy_rows(rows, out) is out
+            assert torch.equal(out, rows.to(dtype))
 
 
 @pytest.mark.parametrize("num_out", [0, 1, 7, 20_000])  # the last is worth two threads

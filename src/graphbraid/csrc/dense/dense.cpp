@@ -140,7 +140,7 @@ void bind_dense(nb::module_& m) {
   def_kernel<&tall_product>(m, "tall_product", "a"_a, "b"_a, "out"_a, "add"_a = false, "ids"_a = nb::none(),
                             "after"_a = nb::none());
   def_kernel<&tall_gram>(m, "tall_gram", "a"_a, "b"_a, "out"_a, "ids"_a = nb::none());
-  def_native(m, "transpose", &transpose, "a"_a, "out"_a);
+  def_kernel<&transpose>(m, "transpose", "a"_a, "out"_a);
   def_native(m, "tall_gram_round", &tall_gram_round, "a"_a, "b"_a, "sums"_a, "out"_a, "first"_a, "last"_a,
              "ends"_a);
 }

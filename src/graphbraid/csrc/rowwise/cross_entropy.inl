@@ -58,9 +58,29 @@ GB_INLINE void scale_row(float* terms, int64_t width, float factor) {
   }
 }
 
+// The largest number of a row that fits in a vector, and the sum of exp(x - max). Unless grad is null, it
+// gets softmax times `share`, less `share` at the label. All stays in registers: what a masked store wrote is
+// slow to read again.
+struct EntropyRow {
+  float max, sum;
+};
+GB_INLINE EntropyRow entropy_of_vector(const float* x, int n, int64_t label, float share, float* grad) {
+  constexpr float least = -std::numeric_limits<float>::infinity();
+  const VecF32 at = lanes_or(x, n, least);
+  const float max = max_lanes(at > least ? at : splat<VecF32>(least));
+  const VecF32 e = exp_lanes(at - max);
+  const float sum = sum_lanes(e);
+  if (grad) {
+    const VecI32 is_label = lane_index<VecI32>() == static_cast<int32_t>(label);
+    store_n(grad, e * (share / sum) - (is_label ? splat<VecF32>(share) : VecF32{}), n);
+  }
+  return {max, sum};
+}
+
 // The sum of the losses of at most as many rows as a vector has lanes.
 GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t last) {
   float sums[kEntropyLanes], beside[kEntropyLanes], weights[kEntropyLanes];
+  const float even = static_cast<float>(1.0 / a.mass);  // without weights, each row's share
   int count = 0;
   for (int64_t v = first; v < last; ++v) {
     const int64_t row = a.rows ? a.rows[v] : v;
@@ -71,15 +91,21 @@ GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t 
       if (grad) std::fill(grad, grad + a.num_classes, 0.0f);
       continue;
     }
-    const float max = row_max(x, a.num_classes), weight = a.weights ? a.weights[label] : 1.0f;
-    const float sum = row_exponentials(x, a.num_classes, max, grad);
-    if (grad) {
-      const float share = static_cast<float>(weight / a.mass);
-      scale_row(grad, a.num_classes, share / sum);
-      grad[label] -= share;
+    const float weight = a.weights ? a.weights[label] : 1.0f;
+    const float share = a.weights ? static_cast<float>(weight / a.mass) : even;
+    EntropyRow found;
+    if (a.num_classes <= kEntropyLanes) {
+      found = entropy_of_vector(x, static_cast<int>(a.num_classes), label, share, grad);
+    } else {
+      found.max = row_max(x, a.num_classes);
+      found.sum = row_exponentials(x, a.num_classes, found.max, grad);
+      if (grad) {
+        scale_row(grad, a.num_classes, share / found.sum);
+        grad[label] -= share;
+      }
     }
-    sums[count] = sum;
-    beside[count] = max - x[label];
+    sums[count] = found.sum;
+    beside[count] = found.max - x[label];
     weights[count++] = weight;
   }
   if (count == 0) return 0;

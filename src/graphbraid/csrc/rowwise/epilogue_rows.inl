@@ -42,6 +42,30 @@ GB_INLINE uint32_t mask_key(const Epilogue& e, int64_t v) {
   return e.threshold ? dropout_row_key(e.seed, static_cast<uint64_t>(e.ids ? e.ids[v] : v)) : 0;
 }
 
+// Rows narrower than a vector, one after the other, without dropout: as many rows as a vector has lanes are
+// `width` whole vectors. Row by row, each masked load would wait for the masked store before it.
+template <Act kAct, typename T>
+GB_INLINE void epilogue_narrow(const Epilogue& e, int64_t width, int64_t count, const T* x, T* out) {
+  using A = Acc<T>;
+  constexpr int L = kLanes<T>;
+  const A slope = static_cast<A>(e.slope);
+  const A* bias = static_cast<const A*>(e.bias);
+  A biases[L * L];  // of those rows; each store overwrites what the one before wrote behind its row
+  const int64_t period = width * L;
+  if (bias)
+    for (int64_t r = 0; r < L; ++r) store(biases + r * width, load_n(bias, static_cast<int>(width)));
+  int64_t place = 0;
+  const auto columns = [&](int64_t c, int n) GB_LAMBDA {
+    Vec<T> y = load_n(x + c, n);
+    if (bias) y += load(biases + place);
+    store_n(out + c, activate(y, kAct, slope), n);
+    place = place + L == period ? 0 : place + L;
+  };
+  int64_t c = 0;
+  for (; c + L <= count; c += L) columns(c, L);
+  if (c < count) columns(c, static_cast<int>(count - c));
+}
+
 // epilogue_rows with one activation.
 template <Act kAct, typename T>
 GB_INLINE void epilogue_rows_of(const Epilogue& e, int64_t width, int64_t first, int64_t last, const T* x,
@@ -50,6 +74,8 @@ GB_INLINE void epilogue_rows_of(const Epilogue& e, int64_t width, int64_t first,
   constexpr int L = kLanes<T>;
   const A scale = static_cast<A>(e.keep_scale), slope = static_cast<A>(e.slope);
   const A* bias = static_cast<const A*>(e.bias);
+  if (width < L && x_stride == width && out_stride == width && !e.threshold)
+    return epilogue_narrow<kAct>(e, width, (last - first) * width, x + first * width, out + first * width);
   for (int64_t v = first; v < last; ++v) {
     const T* from = x + v * x_stride;
     T* to = out + v * out_stride;

@@ -84,12 +84,17 @@ class Input(ABC):
     ) -> None:
         """Compute ``out (+)= x weightᵀ``, then the epilogue.
 
-        ``turned``, ``(in_channels, out_channels)``, is scratch memory that only the sparse form needs.
+        ``turned`` is the weight by column, ``(in_channels, out_channels)``, which only the sparse form reads.
+        If None, it turns the weight itself.
         """
 
     @abstractmethod
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
-        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given."""
+        """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given.
+
+        ``turned``, ``(in_channels, out_channels)``, is memory for the gradient by column, which the
+        sparse form alone needs.
+        """
 
 
 class DenseInput(Input):
@@ -137,7 +142,7 @@ class SparseInput(Input):
         self, weight: Tensor, out: Tensor, *, add: bool, turned: Tensor | None = None, after: After = None
     ) -> None:
         """Compute the product, of the weight by column."""
-        rows = weight.t().contiguous() if turned is None else transpose(weight, out=turned)
+        rows = weight.t().contiguous() if turned is None else turned
         self._by_row.forward(rows, out, out if add else None, after)
 
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:

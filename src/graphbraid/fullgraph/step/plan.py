@@ -299,12 +299,11 @@ class StepPlan:
         return lambda: features.factor
 
     def is_one_call(self, value: str) -> bool:
-        """Return whether a value's product with weights is one call of a kernel."""
-        is_streamed = self.streams is not None and value in self.streams
-        return not is_streamed and self.program.path_of(value) != "sparse"
+        """Return whether a value's product with weights is one call of a kernel; not if it is streamed."""
+        return self.streams is None or value not in self.streams
 
     def turned_weight(self, op: ir.Linear) -> FirstRows | None:
-        """Return scratch rows for the transpose of ``op``'s weight; only the sparse path needs them."""
+        """Return rows for ``op``'s weight or its gradient by column, which only the sparse path needs."""
         if self.program.path_of(op.inputs[0]) != "sparse":
             return None
         out_channels, in_channels = op.shape

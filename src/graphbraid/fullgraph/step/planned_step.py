@@ -22,7 +22,7 @@ from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, e
 from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of, why_rows_travel
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, StepRequest, WhenWhole
 from graphbraid.fullgraph.step.tasks import Arena, StepTask
-from graphbraid.ops.gather import places_of, spread_rows
+from graphbraid.ops.gather import copy_rows, places_of, spread_rows
 
 WIDE, MANY = 17, 1 << 18
 """An output gradient with at least this many columns and elements is scattered by a parallel kernel."""
@@ -220,7 +220,7 @@ class PlannedStep:
         self._plan.when_whole, self._held = when_whole, 0
         began, target = time.perf_counter(), self._output_grad.tensor
         if rows is None:
-            target.copy_(grad)
+            copy_rows(grad, target)
         elif self.spreads:
             if self._spread is None or self._spread[0] is not rows:  # the same in every step
                 self._spread = rows, places_of(rows, self.output.count)

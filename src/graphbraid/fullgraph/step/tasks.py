@@ -29,6 +29,7 @@ from torch import Tensor, nn
 from graphbraid import native
 from graphbraid.fullgraph.program import View
 from graphbraid.ops.cross_entropy import LentMemory
+from graphbraid.ops.gather import copy_rows
 from graphbraid.ops.kernels import watched
 from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.rng import draw_seed
@@ -70,7 +71,7 @@ def copied(source: Tensor, pool: BufferPool | None, rows: Tensor | None = None) 
     if pool is None:
         return source.clone() if rows is None else source.index_select(0, rows)
     out = pool.lend()
-    return out.copy_(source) if rows is None else torch.index_select(source, 0, rows, out=out)
+    return copy_rows(source, out) if rows is None else torch.index_select(source, 0, rows, out=out)
 
 
 class ParameterGradients:

@@ -22,7 +22,7 @@ from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
 from graphbraid.ops.kernels import backend
 from graphbraid.ops.library import RowEpilogue
-from graphbraid.ops.linear import tall_gram, tall_product
+from graphbraid.ops.linear import tall_gram, tall_product, transpose
 
 EpilogueOfRows = Callable[[FirstRows], RowEpilogue | None]
 """Makes an operation's fused epilogue for its rows while its task runs; None if it has none."""
@@ -78,15 +78,17 @@ class PlannedLinear(PlannedOperation[Linear]):
             plan.repeat(op.out, run, out, x, seed=seed)
             return
         turned = plan.turned_weight(op)
+        if turned is not None:
+            plan.repeat(turned.buffer.name, lambda: transpose(op.matrix(), out=turned.tensor), turned)
 
         def multiply() -> None:
-            scratch = None if turned is None else turned.tensor
-            form().multiply(op.matrix(), out.tensor, add=adds, turned=scratch, after=after(out))
+            by_column = None if turned is None else turned.tensor
+            form().multiply(op.matrix(), out.tensor, add=adds, turned=by_column, after=after(out))
 
         if plan.is_one_call(self.source):
-            plan.repeat(op.out, multiply, out, seed=seed)
+            plan.repeat(op.out, multiply, out, turned, seed=seed)
         else:
-            plan.do(op.out, multiply, out, turned)
+            plan.do(op.out, multiply, out)
 
     def backward(self) -> None:
         """Plan the gradients of the epilogue, the addend, the weight and the input."""
@@ -112,22 +114,31 @@ class PlannedLinear(PlannedOperation[Linear]):
         plan, op, name = self.plan, self.op, f"gradient of {self.op.out}'s weight"
         form = plan.input_of(self.source)
         x = plan.rows(self.source) if form is None else None
+        turned = None if form is None else plan.turned_weight(op)
+        if form is not None and turned is not None:
+            plan.repeat(
+                f"{name}, by column",
+                lambda: form().weight_grad(grad.tensor, turned=turned.tensor),
+                grad,
+                turned,
+            )
 
-        def gram(out: Tensor, scratch: Tensor | None) -> Tensor:
+        def gram(out: Tensor) -> Tensor:
+            if turned is not None:
+                return transpose(turned.tensor, out=out)
             if form is not None:
-                return form().weight_grad(grad.tensor, out, turned=scratch)
+                return form().weight_grad(grad.tensor, out)
             assert x is not None
             return tall_gram(grad.tensor, x.tensor, out=out)
 
         if op.view == WHOLE and (form is None or plan.is_one_call(self.source)):
-            plan.repeat(name, lambda out: gram(out, None), grad, x, gradient_of=op.weight)
+            plan.repeat(name, gram, turned, grad, x, gradient_of=op.weight)
             return
-        turned = None if form is None else plan.turned_weight(op)
 
         def run() -> None:
             whole = op.view == WHOLE
             out = plan.parameters.lend(op.weight) if whole else op.weight.new_empty(op.shape)
-            self._give(gram(out, None if turned is None else turned.tensor))
+            self._give(gram(out))
 
         plan.do(name, run, grad, turned, x)
 
