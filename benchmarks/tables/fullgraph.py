@@ -198,6 +198,8 @@ def floor() -> str:
     note = (
         "The least of some; the epoch with its loss and Adam. Parts of a twentieth of it or more are named."
     )
+    if alone := ", ".join(row["graph"] for row in rows if "beside_s" not in row):
+        note += f" Floors without loss and Adam: {alone}."
     notes = [note, *(f"The rates are doubtful: {doubt}." for doubt in doubts)]
     return "\n\n".join([table(heads, lines), *notes, where(rows, "benchmarks.fullgraph.floor")])
 
