@@ -287,6 +287,28 @@ def test_segments_have_the_bits_of_their_operations(name, graph, monkeypatch):
     assert assert_same_bits(MODELS[name](), call, monkeypatch, twice=True)
 
 
+class Stacks(nn.Module):
+    """Layers whose parameters are stacks of matrices, one of which is applied twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = pyg.RGCNConv(CHANNELS, 8, 3), pyg.RGCNConv(8, CLASSES, 3)
+        self.twice = pyg.RGCNConv(8, 8, 3, root_weight=False)
+
+    def forward(self, x, edge_index, edge_type):
+        x = F.elu(self.first(x, edge_index, edge_type))
+        for _ in range(2):
+            x = self.twice(x, edge_index, edge_type)
+        return self.last(x, edge_index, edge_type)
+
+
+def test_matrices_of_a_stack_have_one_gradient(monkeypatch):
+    torch.manual_seed(0)
+    data = data_of("untidy")
+    call = data.x.float(), data.edge_index, torch.arange(data.num_edges) % 3
+    assert assert_same_bits(Stacks(), call, monkeypatch, twice=True)
+
+
 def test_weights_of_edges_are_transposed_with_their_edges(monkeypatch):
     torch.manual_seed(0)
     data = data_of("untidy")

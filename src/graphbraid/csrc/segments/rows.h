@@ -69,26 +69,39 @@ inline FloatMatrix by_row(const StridedFloats& array) {
   return copy;
 }
 
+// The part of a tensor that an operation reads: all of it, or a matrix of a stack (count, rows, columns).
+struct View {
+  int tensor;           // its number
+  int64_t at = -1;      // of a stack, the number of the matrix; -1: all
+  bool turned = false;  // whether the matrix is stored as (inputs, outputs)
+};
+
 // An operand: a matrix, a bias or the attention vectors of all heads, (1, heads, channels). It is read from a
 // tensor of its own, which keeps the memory: a parameter's data may be replaced before backward.
 struct Operand {
   nb::object tensor;
-  int num_dimensions;
+  View view;
+  int num_dimensions;  // of the tensor
   StridedFloats matrix;
   FloatVector vector;
-  Array<const float, 3> by_head;
+  Array<const float, 3> by_head;  // or a stack of matrices
+  bool is_matrix = false;
 
-  explicit Operand(const nb::object& given)
-      : tensor(given.attr("data")), num_dimensions(nb::cast<int>(tensor.attr("ndim"))) {
+  Operand(const nb::object& given, const View& of)
+      : tensor(given.attr("data")), view(of), num_dimensions(nb::cast<int>(tensor.attr("ndim"))) {
     if (num_dimensions == 1) {
       vector = FloatVector(tensor);
       vector.take("bias");
     } else if (num_dimensions == 3) {
       by_head = Array<const float, 3>(tensor);
       by_head.take("vectors");
+      if (view.at < 0) return;
+      need_count(view.at, 0, by_head.extent(0) - 1, "the number of a matrix");
+      set_block({by_head.data() + first(), by_head.extent(2), 1}, by_head.extent(1), by_head.extent(2));
     } else {
       matrix = StridedFloats(tensor);
       matrix.take("weight");
+      set_block({matrix.data(), matrix.stride(0), matrix.stride(1)}, matrix.num_rows(), matrix.num_columns());
     }
   }
 
@@ -131,10 +144,28 @@ struct Operand {
     else
       for (int64_t i = 0; i < count; ++i) to[i * step] += row[i];
   }
-  int64_t rows() const { return matrix.num_rows(); }
-  int64_t columns() const { return matrix.num_columns(); }
-  Strided whole() const { return {matrix.data(), matrix.stride(0), matrix.stride(1)}; }
-  Strided turned() const { return {matrix.data(), matrix.stride(1), matrix.stride(0)}; }
+  // Where the numbers that are read begin in the tensor, for its gradient.
+  int64_t first() const { return view.at > 0 ? view.at * by_head.extent(1) * by_head.extent(2) : 0; }
+  bool is_of_stack() const { return view.at >= 0 && num_dimensions == 3; }
+  // Of a matrix: its outputs and inputs.
+  int64_t rows() const { return rows_; }
+  int64_t columns() const { return columns_; }
+  Strided whole() const { return block_; }
+  Strided turned() const { return {block_.data, block_.column_stride, block_.row_stride}; }
+
+ private:
+  void set_block(const Strided& block, int64_t rows, int64_t columns) {
+    is_matrix = true;
+    block_ = block;
+    rows_ = rows;
+    columns_ = columns;
+    if (!view.turned) return;
+    std::swap(block_.row_stride, block_.column_stride);
+    std::swap(rows_, columns_);
+  }
+
+  Strided block_;
+  int64_t rows_ = 0, columns_ = 0;
 };
 
 // A linear map of rows over edges: the fields of ops/aggregation.py. Arrays and coefficients may be longer
@@ -176,10 +207,8 @@ using MapFields = std::tuple<Indptr, Ids, bool, bool, double, OptionalFloats, Op
                              OptionalFloats>;
 using SizedMap = std::tuple<nb::tuple, int64_t, int64_t>;  // MapFields, sources and destinations
 
-// before: the map made last, whose fields may be the very same, as levels of one batch share them.
-inline Map map_of(const SizedMap& given, const SizedMap* before = nullptr, const Map* of_before = nullptr) {
+inline Map map_of(const SizedMap& given) {
   const auto& [given_fields, num_src, num_dst] = given;
-  if (before != nullptr && std::get<0>(*before).is(given_fields)) return of_before->between(num_src, num_dst);
   auto fields = nb::cast<MapFields>(given_fields);
   auto& [indptr, indices, mean, skip_loops, loop_scale, weight, src, dst, loop] = fields;
   indptr.take("indptr");

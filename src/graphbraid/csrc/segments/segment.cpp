@@ -95,8 +95,9 @@ struct Step {
 
 struct Plan {
   std::vector<Operation> operations;
-  size_t num_reads;  // the first values are made before the segment
-  size_t num_operands;
+  size_t num_reads;         // the first values are made before the segment
+  std::vector<View> views;  // of each operand, in the tensors that hold them
+  size_t num_tensors;
   std::vector<int> writes;     // the values that are read after it
   std::vector<int> last_read;  // by value: the last operation that reads it; -1: none
   Rates rates;
@@ -135,8 +136,12 @@ class Pass {
       outside_[i] = static_cast<int>(i);
     }
     maps_.reserve(maps.size());
-    for (size_t i = 0; i < maps.size(); ++i)
-      maps_.push_back(i > 0 ? map_of(maps[i], &maps[i - 1], &maps_.back()) : map_of(maps[i]));
+    for (const auto& given : maps) {
+      const auto& [fields, num_src, num_dst] = given;
+      size_t same = 0;  // levels of one batch share the fields of a relation
+      while (!std::get<0>(maps[same]).is(fields)) ++same;
+      maps_.push_back(same < maps_.size() ? maps_[same].between(num_src, num_dst) : map_of(given));
+    }
     size_t next = 0;
     for (const Operation& op : plan_->operations) rows_[op.out] = checked(op, counts, next);
     for (const int value : plan_->writes) {
@@ -144,7 +149,7 @@ class Pass {
       written_.push_back(tensor_over(row_memory(rows.rows * rows.width), {rows.rows, rows.width}));
       outs_.emplace_back(written_.back()).take("out");
       rows = matrix_of(outs_.back());
-      outside_[value] = static_cast<int>(values_.size() + operands_.size() + outs_.size() - 1);
+      outside_[value] = static_cast<int>(first_out() + outs_.size() - 1);
     }
     for (const Operation& op : plan_->operations)  // a view of first rows changes with the whole
       if (op.kind == Kind::kFirstRows && outside_[op.out] < 0) outside_[op.out] = outside_[op.x];
@@ -156,15 +161,13 @@ class Pass {
   // have no gradients.
   std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> forward(
       std::vector<Draw> draws, const std::vector<bool>& wanted) {
-    need(wanted.size() == values_.size() + operands_.size(),
-         "whether each value and operand wants a gradient");
+    need(wanted.size() == first_out(), "whether each value and operand wants a gradient");
     need(steps_.empty(), "forward runs once");
     for (Draw& draw : draws) take(std::get<1>(draw), "ids");
     draws_ = std::move(draws);
-    const auto first_operand = wanted.begin() + static_cast<std::ptrdiff_t>(values_.size());
-    wants_.assign(wanted.begin(), first_operand);
+    wants_.assign(wanted.begin(), wanted.begin() + static_cast<std::ptrdiff_t>(values_.size()));
     wants_.resize(rows_.size(), false);
-    operand_wants_.assign(first_operand, wanted.end());
+    for (const View& view : plan_->views) operand_wants_.push_back(wanted[values_.size() + view.tensor]);
     size_t next = 0;
     steps_.reserve(plan_->operations.size());
     for (const Operation& op : plan_->operations) begin_step(op, next);
@@ -219,7 +222,7 @@ class Pass {
       need_length(places, given[number]->num_edges());
       given[number]->places = places;
     }
-    Gradients to(values_.size() + operands_.size());
+    Gradients to(first_out());
     reversed_.resize(maps_.size());
     // Several threads may pass back through one graph at a time: then nothing is freed.
     const Counted running(num_running_);
@@ -251,12 +254,12 @@ class Pass {
       }
     }
     std::vector<nb::object> found(to.size(), nb::none());
-    for (size_t i = 0; i < to.size(); ++i) {
-      if (to[i].data == nullptr) continue;
-      const bool is_value = i < values_.size();
-      const std::vector<int64_t> sizes{to[i].rows, to[i].width};
-      found[i] = tensor_over(std::move(to[i].own), is_value ? sizes : operands_[i - values_.size()]->sizes());
-    }
+    std::vector<std::vector<int64_t>> sizes(to.size());
+    for (size_t i = 0; i < values_.size(); ++i) sizes[i] = {to[i].rows, to[i].width};
+    for (const auto& one : operands_)
+      if (one != nullptr) sizes[values_.size() + one->view.tensor] = one->sizes();
+    for (size_t i = 0; i < to.size(); ++i)
+      if (to[i].data != nullptr) found[i] = tensor_over(std::move(to[i].own), sizes[i]);
     return found;
   }
 
@@ -272,12 +275,18 @@ class Pass {
     int& of;
   };
 
+  // The number behind those of values and tensors of operands.
+  size_t first_out() const { return values_.size() + plan_->num_tensors; }
+
   // Whether what forward gave a number is still where it was.
   bool is_in_place(int number) const {
     auto i = static_cast<size_t>(number);
     if (i < values_.size()) return values_[i].is_in_place();
-    if ((i -= values_.size()) < operands_.size()) return operands_[i]->is_in_place();
-    if ((i -= operands_.size()) < outs_.size()) return outs_[i].is_in_place();
+    if ((i -= values_.size()) < plan_->num_tensors)
+      return std::all_of(operands_.begin(), operands_.end(), [i](const auto& one) {
+        return one == nullptr || one->view.tensor != static_cast<int>(i) || one->is_in_place();
+      });
+    if ((i -= plan_->num_tensors) < outs_.size()) return outs_[i].is_in_place();
     if ((i -= outs_.size()) < maps_.size()) return maps_[i].is_in_place();
     if ((i -= maps_.size()) < features_.size()) return features_[i]->is_in_place();
     return weights_[i - features_.size()]->is_in_place();
@@ -327,7 +336,7 @@ class Pass {
     const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
     need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
     for (const int number : {op.weight, op.other_weight})
-      need(operand(number) == nullptr || operand(number)->num_dimensions == 2, "a weight is a matrix");
+      need(operand(number) == nullptr || operand(number)->is_matrix, "a weight is a matrix");
     need(operand(op.bias) == nullptr || operand(op.bias)->num_dimensions == 1, "a bias is a vector");
     const Map* map = op.edges < 0 ? nullptr : &maps_.at(op.edges);
     const FloatMatrix* other = op.other < 0 ? nullptr : &rows_[op.other];
@@ -440,10 +449,11 @@ class Pass {
       if (outside_[value] >= 0) reads_.push_back(outside_[value]);
     };
     const auto note_operand = [&](int number) {
-      if (operand(number) != nullptr) reads_.push_back(static_cast<int>(values_.size()) + number);
+      if (operand(number) != nullptr)
+        reads_.push_back(static_cast<int>(values_.size()) + plan_->views[number].tensor);
     };
     if (transposes(op, step) || step.sums_again || op.kind >= Kind::kMessages)
-      reads_.push_back(static_cast<int>(values_.size() + operands_.size() + outs_.size()) + op.edges);
+      reads_.push_back(static_cast<int>(first_out() + outs_.size()) + op.edges);
     if (op.act != 0) note_value(op.out);
     if (attends(op.kind)) {
       for (const int value : {op.x, op.other, op.key})
@@ -456,7 +466,7 @@ class Pass {
     } else if (op.kind == Kind::kMessages) {
       for (const int value : op.reads()) note_value(value);
       for (const auto& one : op.messages->parameters) note_operand(one.first);
-      const size_t first = values_.size() + operands_.size() + outs_.size() + maps_.size();
+      const size_t first = first_out() + outs_.size() + maps_.size();
       const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
       if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
       if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
@@ -578,9 +588,13 @@ class Pass {
     return a;
   }
 
-  // Memory for the gradient of an operand.
+  // Memory for the gradient of an operand. Those of a stack's other matrices are zeros until they are known.
   float* gradient(int number, Gradients& to) const {
-    return (to[values_.size() + number] = FloatMatrix::make(1, operand(number)->size())).data;
+    const Operand& of = *operand(number);
+    FloatMatrix& whole = to[values_.size() + of.view.tensor];
+    if (whole.data == nullptr)
+      whole = of.is_of_stack() ? FloatMatrix::zeros(1, of.size()) : FloatMatrix::make(1, of.size());
+    return whole.data + of.first();
   }
 
   // Adds a gradient to those of a value.
@@ -659,7 +673,7 @@ class Pass {
     for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
       const auto [number, column] = of.parameters[i];
       if (!operand_wants_[number]) continue;
-      FloatMatrix& target = to[values_.size() + number];
+      FloatMatrix& target = to[values_.size() + plan_->views[number].tensor];
       if (target.data == nullptr) target = FloatMatrix::zeros(1, operand(number)->size());
       operand(number)->join(row, of.width, column, target.data);
     }
@@ -670,7 +684,8 @@ class Pass {
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
     const FloatMatrix &x = rows_[op.x], &out = rows_[op.out];
     const auto gram_to = [&](const FloatMatrix& rows, const FloatMatrix& of, int number) {
-      gram(rows, of, gradient(number, to));
+      const bool turned = operand(number)->view.turned;
+      gram(turned ? of : rows, turned ? rows : of, gradient(number, to));
     };
     if (step.has_epilogue) {
       const bool overwrites = grad.own.use_count() == 1 && grad.stride == grad.width;
@@ -798,20 +813,31 @@ class Pass {
 
 class Segment {
  public:
-  // messages: the further fields of those operations that are messages.
+  // messages: the further fields of those operations that are messages. views: of each operand; without any,
+  // each is a tensor of its own.
   Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
           std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope,
-          std::vector<Messages::Fields> messages) {
+          std::vector<Messages::Fields> messages, const std::vector<std::tuple<int, int64_t, bool>>& views) {
     const auto& [row_bytes, stream_bytes, multiply_flops] = rates;
     auto next = static_cast<int64_t>(num_reads);
     const auto last_operand = static_cast<int64_t>(num_operands) - 1;
     plan_ = std::make_shared<Plan>(Plan{{},
                                         num_reads,
+                                        {},
                                         num_operands,
                                         std::move(writes),
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
+    for (size_t i = 0; i < (views.empty() ? num_operands : 0); ++i)
+      plan_->views.push_back({static_cast<int>(i)});
+    plan_->num_tensors = plan_->views.size();
+    for (const auto& [tensor, at, turned] : views) {
+      need_count(tensor, 0, last_operand, "tensors");
+      plan_->views.push_back({tensor, at, turned});
+      plan_->num_tensors = std::max(plan_->num_tensors, static_cast<size_t>(tensor) + 1);
+    }
+    need(plan_->views.size() == num_operands, "there is a view for each operand");
     size_t next_messages = 0;
     for (const auto& [number, x, other, key, out, weight, other_weight, bias, edges, act, p, factor, heads,
                       has_loops, averages] : operations) {
@@ -853,19 +879,20 @@ class Segment {
   }
 
   // None where the segment cannot run on what is given; see Pass.
-  Pass* begin(const std::vector<nb::object>& values, const std::vector<nb::object>& operands,
+  Pass* begin(const std::vector<nb::object>& values, const std::vector<nb::object>& tensors,
               const std::vector<SizedMap>& maps, const std::vector<int64_t>& counts,
               std::vector<OfEdges> of_edges) {
     try {
-      need(operands.size() == plan_->num_operands, "there is each operand, or None");
-      std::vector<std::shared_ptr<const Operand>> read(operands.size());
-      operands_.resize(operands.size());
-      for (size_t i = 0; i < operands.size(); ++i) {
-        if (operands[i].is_none()) continue;
+      need(tensors.size() == plan_->num_tensors, "there is the tensor of each operand, or None");
+      const std::vector<View>& views = plan_->views;
+      std::vector<std::shared_ptr<const Operand>> read(views.size());
+      operands_.resize(views.size());
+      for (size_t i = 0; i < views.size(); ++i) {
+        const nb::object& given = tensors[views[i].tensor];
+        if (given.is_none()) continue;
         const std::shared_ptr<const Operand> last = operands_[i];  // another thread may replace it
-        const bool is_known =
-            last != nullptr && are_same_memory(operands[i], last->tensor) && last->is_in_place();
-        read[i] = is_known ? last : std::make_shared<const Operand>(operands[i]);
+        const bool is_known = last != nullptr && are_same_memory(given, last->tensor) && last->is_in_place();
+        read[i] = is_known ? last : std::make_shared<const Operand>(given, views[i]);
       }
       operands_ = read;
       return new Pass(plan_, values, std::move(read), maps, counts, std::move(of_edges));
@@ -889,9 +916,10 @@ void bind_segments(nb::module_& m) {
       .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
-                    std::tuple<double, double, double>, double, std::vector<Messages::Fields>>(),
+                    std::tuple<double, double, double>, double, std::vector<Messages::Fields>,
+                    const std::vector<std::tuple<int, int64_t, bool>>&>(),
            "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a,
-           "messages"_a = nb::make_tuple())
+           "messages"_a = nb::make_tuple(), "views"_a = nb::make_tuple())
       .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
            "counts"_a, "of_edges"_a = nb::make_tuple());
 }

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from itertools import accumulate
+from dataclasses import replace
+from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -52,21 +54,48 @@ CALLS: dict[type[ir.Operation], Callable[..., OpCall]] = {}
 """The call that an operation of each class makes, from the operation, the run and :func:`operands_of` it."""
 
 
-def operands_of(op: ir.Operation) -> tuple[Tensor | None, ...]:
-    """Return the matrices and the bias of an operation, as autograd sees them."""
+def operands_of(op: ir.Operation, *, whole: bool = False) -> tuple[Tensor | None, ...]:
+    """Return the matrices and the bias of an operation, as autograd sees them.
+
+    Args:
+        op: the operation.
+        whole: whether to return the parameter of which :func:`_views_of` the operation are.
+    """
     if isinstance(op, ir.Messages):
         return op.used
     if isinstance(op, ir.Attention):
         return *op.vectors, op.edge_weight, op.edge_vector
     if isinstance(op, ir.Gine):
         return op.weight, op.bias
-    if isinstance(op, ir.AggregateLinear):
-        terms: tuple[ir.Linear | None, ...] = op, op.root
-    else:
-        terms = op.terms if isinstance(op, ir.LinearSum) else (op,) if isinstance(op, ir.Linear) else ()
+    matrices = (
+        None if term is None else term.weight if whole and _is_part(term) else term.matrix(learns=True)
+        for term in _terms_of(op)
+    )
     after = op.after if isinstance(op, ir.Following) else op
     bias = after.bias_of(after.bias) if isinstance(after, ir.Epilogue) and after.bias is not None else None
-    return (*(None if term is None else term.matrix(learns=True) for term in terms), bias)
+    return *matrices, bias
+
+
+def _terms_of(op: ir.Operation) -> tuple[ir.Linear | None, ...]:
+    """Return the products of an operation; None for one that an aggregation does not have."""
+    if isinstance(op, ir.AggregateLinear):
+        return op, op.root
+    return op.terms if isinstance(op, ir.LinearSum) else (op,) if isinstance(op, ir.Linear) else ()
+
+
+def _is_part(term: ir.Linear) -> bool:
+    """Return whether a product reads a parameter, or a matrix of a stack, as it is or transposed."""
+    plain = replace(term.view, at=(), turned=False) == ir.WHOLE and term.mixed is None
+    return plain and len(term.view.at) == term.weight.ndim - 2 <= 1
+
+
+def _views_of(op: ir.Operation) -> list[tuple[int, bool]]:
+    """Return for each operand the number of a stack's matrix, or -1, and whether it is transposed."""
+    views = [(-1, False)] * len(operands_of(op))
+    for place, term in enumerate(_terms_of(op)):
+        if term is not None and _is_part(term):
+            views[place] = (*term.view.at, -1)[0], term.view.turned
+    return views
 
 
 def can_join(op: ir.Operation) -> bool:
@@ -475,7 +504,7 @@ class NativeSegment:
     ) -> None:
         self._ops, self.parts = ops, parts
         self._reads, self.writes = _ends(ops, later)
-        self._forgotten = tuple(itertools.chain.from_iterable(last_read))
+        self._forgotten = tuple(chain.from_iterable(last_read))
         self._of_edges = [op for op in ops if isinstance(op, ir.Gine | ir.Attention) and op.reads_edges]
         """Operations that read rows of edges as values. These follow the values that are read."""
         self._num_values = len(self._reads) + len(self._of_edges)
@@ -483,11 +512,24 @@ class NativeSegment:
         for op in ops:
             values += (_edge_names(op)[1], op.out) if _maps_edges(op) else (op.out,)
         self._number = {value: number for number, value in enumerate(values)}
-        operands = [operands_of(op) for op in ops]
+        operands = [operands_of(op, whole=True) for op in ops]
         self._first_operand = [0, *accumulate(map(len, operands))]
         flat = [one for of_op in operands for one in of_op]
+        self._views = list[tuple[int, int, bool]]()
+        """For each operand the number of its tensor, and :func:`_views_of` its operation."""
+        uses, first = Counter[tuple[int, int]](), dict[tuple[int, bool, int], int]()
+        for place, (at, turned) in enumerate(chain.from_iterable(map(_views_of, ops))):
+            part = id(flat[place]), at
+            # The matrices of a stack are of one tensor. One that is read again is of a further one, so that
+            # autograd adds up both gradients.
+            first.setdefault(key := (part[0], at < 0, uses[part]), place)
+            self._views.append(([*first].index(key), at, turned))
+            uses[part] += 1
+        self._tensors = [*first.values()]
+        """For each tensor the number of an operand that it is."""
+        flat = [flat[place] for place in self._tensors]
         self._operands = flat if all(isinstance(one, nn.Parameter | None) for one in flat) else None
-        """All operands, if they are whole parameters."""
+        """The tensors of all operands, if they are parameters."""
         self._widths = {value: widths(value) for value in (*self._reads, *(op.out for op in ops))}
         moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages | ir.Gine
         self._moving = [op for op in ops if isinstance(op, moving)]
@@ -509,7 +551,9 @@ class NativeSegment:
         Returns:
             Whether compiled code can run them here. If not, nothing has run.
         """
-        operands = self._operands or [one for op in self._ops for one in operands_of(op)]
+        if (operands := self._operands) is None:
+            every = [one for op in self._ops for one in operands_of(op, whole=True)]
+            operands = [every[place] for place in self._tensors]
         values = [run.values[name] for name in self._reads]
         outs = self._outs(run, values, operands, learns=_learns((*values, *operands)))
         if outs is None:
@@ -527,7 +571,7 @@ class NativeSegment:
         Args:
             run: the run.
             values: the rows of the values that are read.
-            operands: all operands, operation by operation.
+            operands: the tensors of all operands.
             learns: whether any of these want gradients.
         """
         x = values[0]
@@ -582,7 +626,7 @@ class NativeSegment:
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
         counts = self._num_values, self._first_operand[-1]
-        return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, messages)
+        return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, messages, self._views)
 
     def _fields(self, op: ir.Operation, first: int) -> list[tuple[Any, ...]]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field.
