@@ -210,7 +210,7 @@ NOT_OPERATORS = {
     *("mix", "draws", "permuted"),  # of the counter, for its own tests
     *("bound", "Segment", "SegmentPass"),  # the same kernels, with their arguments kept, one or a row of them
     *("block_model_csc", "block_model_features", "cached_reads", "community_order"),  # compared in own tests
-    *("push_shares", "push_draws", "count_ids", "items_of", "forms_of"),  # compared in own tests
+    *("push_shares", "push_draws", "count_ids", "items_of", "forms_of", "few_edges"),  # compared in own tests
     *("invert_order", "count_lists", "rename_lists", "move_lists"),  # in tests of the reordering
     *("BroughtRows", "DiskRows", "NeighborLists", "RowCache", "RowReader", "xxh64"),  # in tests of features
     "Types",  # in tests/sampling/typed

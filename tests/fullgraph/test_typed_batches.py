@@ -11,6 +11,7 @@ from tests.beside_pyg import Data
 from tests.fullgraph import typed_cases
 from tests.fullgraph.test_typed_pyg import KINDS as KINDS_OF_LAYERS
 from tests.fullgraph.typed_cases import HETERO, LEFT_ALONE, TRANSFORMED, WIDTHS, hetero, of, residual, untidy
+from tests.kernels import needs_kernels
 from tests.modules import module_of
 from tests.suites import every, examples
 from torch import nn
@@ -18,8 +19,12 @@ from torch.utils import _pytree as tree
 from torch_geometric.nn import FastRGCNConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 
 import graphbraid
+from graphbraid import native
 from graphbraid.errors import DataError
+from graphbraid.fullgraph.batches import calls
+from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import BatchEdges
+from graphbraid.graph.csc import coo_to_csc
 from graphbraid.loader import BatchLoader, LinkNeighborLoader, LoaderSettings, NeighborLoader
 from graphbraid.sampling.source import BatchSource
 
@@ -462,3 +467,80 @@ def test_a_relation_that_the_layers_do_not_know_runs_as_written():
     with pytest.raises(RuntimeError, match="out of bounds"):  # PyTorch's own
         engine(batch)
     assert "goes from 0 to 4" in str(engine.why)
+
+
+# ---- small batches, whose edges compiled code divides and sorts in one call
+
+
+def few_batches():
+    """Batches by kind, each with a model in single precision."""
+    graph = untidy()
+    typed = ready(hetero(of(SAGEConv)), graph).float()
+    found = {kind: (KINDS[kind](graph), typed) for kind in [*KINDS][:3]}
+    for batch, _ in found.values():
+        for store in batch.node_stores:
+            store.x = store.x.float()
+    torch.manual_seed(0)
+    related_batch = related()
+    related_batch.x = related_batch.x.float()
+    return found | {"relations": (related_batch, Relational(RGCNConv))}
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [*[*KINDS][:3], "relations"])
+def test_few_edges_have_the_bits_of_lists_that_are_sorted_one_by_one(kind, monkeypatch):
+    (batch, model), plain, ran = few_batches()[kind], BatchCall._few_edges, []
+
+    def few_edges(self, *args):
+        found = plain(self, *args)
+        ran.append(found is not None)
+        return found
+
+    monkeypatch.setattr(BatchCall, "_few_edges", few_edges)
+    results = []
+    for most in (calls._FEW_EDGES, 0):
+        monkeypatch.setattr(calls, "_FEW_EDGES", most)
+        out = graphbraid.compile(model, strict=True)(batch)
+        grads = torch.autograd.grad(out.square().sum(), [*model.parameters()], allow_unused=True)
+        results.append([out.detach(), *(grad for grad in grads if grad is not None)])
+    assert ran == [True, False]
+    assert len(results[0]) == len(results[1]) > 3
+    assert all(map(torch.equal, *results))
+
+
+@needs_kernels
+@given(seed=st.integers(0, 2**31), kind=st.sampled_from(["ordered", "any", "relations"]))
+@settings(max_examples=examples(60))
+def test_few_edges_are_those_of_their_lists(seed, kind):
+    draw = torch.Generator().manual_seed(seed)
+    counts = [[int(one) for one in torch.randint(1, 9, (2,), generator=draw).cumsum(0)] for _ in range(2)]
+    ends = [(0, 0)] * 3 if kind == "relations" else [(0, 1), (1, 0), (1, 1)]
+    sizes = [(counts[source][-1], counts[last][-1]) for source, last in ends]
+    lists = [torch.stack([torch.randint(most, (20,), generator=draw) for most in two]) for two in sizes]
+    lists = [one[:, one[1].argsort()] for one in lists] if kind == "ordered" else lists
+    numbers = torch.arange(3).repeat_interleave(20)
+    order = torch.randperm(60, generator=draw)
+    given_lists = [torch.cat(lists, 1)[:, order]] if kind == "relations" else lists
+    numbers = numbers[order] if kind == "relations" else None
+    indptr, indices = (
+        torch.empty(sum(size[1] + 1 for size in sizes), dtype=torch.int64),
+        torch.empty(60).int(),
+    )
+    few_edges = native.kernels().few_edges
+    found, are_closed = few_edges(given_lists, ends, counts, numbers, indptr, indices)
+    assert found == [20, 20, 20]
+    parts = zip(lists, sizes, indptr.split([size[1] + 1 for size in sizes]), indices.split(20), strict=True)
+    for one, size, begins, sources in parts:
+        csc, _ = coo_to_csc(*one, *size, keeps_rows=kind == "ordered")
+        assert torch.equal(csc.indptr, begins)
+        assert torch.equal(csc.indices, sources)
+    assert are_closed == all(
+        bool((one[0][one[1] < counts[last][0]] < counts[source][1]).all())
+        for one, (source, last) in zip(lists, ends, strict=True)
+    )
+    for wrong in (-1, 100):
+        spoiled = [one.clone() for one in given_lists]
+        spoiled[0][seed % 2, 3] = wrong
+        assert few_edges(spoiled, ends, counts, numbers, indptr, indices) is None
+    with pytest.raises(ValueError, match="indices must have"):
+        few_edges(given_lists, ends, counts, numbers, indptr, indices[1:])

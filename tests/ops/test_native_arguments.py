@@ -93,6 +93,7 @@ NOT_ARRAYS = {
     "permuted": "numbers only",
     "items_of": "tests/fullgraph/test_following.py",
     "forms_of": "tests/fullgraph/test_following.py",
+    "few_edges": "tests/fullgraph/test_typed_batches.py",
     "pool_bytes": "no arguments",
     "rows_in_pool": "numbers only",
     "raise_resource_errors_as": "a class",

@@ -2,12 +2,19 @@
 // given.
 #include "graph/topology.h"
 
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <optional>
+#include <tuple>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "arguments/binding.h"
 
@@ -326,6 +333,98 @@ void rows_to_indptr(const Ids& rows, const Array1<int64_t>& indptr) {
   });
 }
 
+// All relations of a small batch in one call: to each its lists, as coo_to_csc makes them. Of a list that is
+// ordered by destination, rows keep their order of sources, unless there is an edge_type.
+//
+//   lists      (2, num_edges) of each relation; or one, with edge_type (num_edges,), the relation of each
+//   edge ends       the node types of each relation's sources and destinations hops       of each node type
+//   the number of nodes up to each hop, of which the last has all indptr     (num_dst + 1,) of each relation,
+//   one after the other;  indices  likewise
+//
+// Returns each relation's number of edges, and whether the edges into the nodes of a hop come from these and
+// the next hop alone; nothing if an id or a relation is out of range. Bound by Python where it is not used.
+using EdgeList = Array<const int64_t, 2, Layout::kAny>;
+std::optional<std::tuple<std::vector<int64_t>, bool>> few_edges(std::vector<EdgeList> lists,
+                                                                const std::vector<std::pair<int, int>>& ends,
+                                                                const std::vector<std::vector<int64_t>>& hops,
+                                                                const OptionalIds& edge_type,
+                                                                const Array1<int64_t>& indptr,
+                                                                const Array1<int32_t>& indices) {
+  const size_t num_relations = ends.size();
+  need(lists.size() == (edge_type ? 1 : num_relations), "there is a list for each relation");
+  const auto last_type = static_cast<int64_t>(hops.size()) - 1;
+  for (const std::vector<int64_t>& of_type : hops) {
+    need(!of_type.empty() && of_type.size() == hops[0].size(), "each type has nodes up to each hop");
+    need_count(of_type.back(), 0, std::numeric_limits<int32_t>::max(), "the number of nodes");
+  }
+  int64_t num_edges = 0, num_rows = 0;
+  for (EdgeList& list : lists) {
+    list.take("lists");
+    need_length(list, 2);
+    num_edges += list.num_columns();
+  }
+  for (const auto& [source, destination] : ends) {
+    need_count(source, 0, last_type, "a source's type");
+    need_count(destination, 0, last_type, "a destination's type");
+    num_rows += hops[destination].back() + 1;
+  }
+  need_length(indices, num_edges);
+  need_length(indptr, num_rows);
+  need_length(edge_type, num_edges);
+  const auto each_edge = [&](const auto& edge) {
+    for (size_t l = 0; l < lists.size(); ++l) {
+      const int64_t *source = lists[l].data(), *destination = source + lists[l].stride(0);
+      for (int64_t e = 0; e < lists[l].num_columns(); ++e) {
+        const int64_t relation = edge_type ? edge_type->data()[e] : static_cast<int64_t>(l);
+        const int64_t place = e * lists[l].stride(1);
+        if (!edge(static_cast<size_t>(relation), source[place], destination[place])) return false;
+      }
+    }
+    return true;
+  };
+  // Counts of rows; each stands one place late, so that they become the begins of rows.
+  std::vector<int64_t*> begins;
+  int64_t* next_begin = indptr.data();
+  for (const auto& one : ends) {
+    begins.push_back(next_begin);
+    next_begin += hops[one.second].back() + 1;
+  }
+  std::fill_n(indptr.data(), num_rows, 0);
+  std::vector<int64_t> counts(num_relations, 0), last(num_relations, 0);
+  std::vector<bool> is_sorted(num_relations, !edge_type);
+  bool are_closed = true;
+  const bool are_known = each_edge([&](size_t relation, int64_t source, int64_t destination) {
+    if (relation >= num_relations) return false;
+    const std::vector<int64_t>&from = hops[ends[relation].first], &to = hops[ends[relation].second];
+    if (source < 0 || source >= from.back() || destination < 0 || destination >= to.back()) return false;
+    size_t hop = 0;
+    while (destination >= to[hop]) ++hop;
+    if (hop + 1 < from.size() && source >= from[hop + 1]) are_closed = false;
+    if (destination < last[relation]) is_sorted[relation] = false;
+    last[relation] = destination;
+    ++counts[relation];
+    ++begins[relation][destination + 1];
+    return true;
+  });
+  if (!are_known) return std::nullopt;
+  std::vector<int32_t*> sources;
+  int32_t* next_sources = indices.data();
+  for (size_t r = 0; r < num_relations; next_sources += counts[r++]) {
+    sources.push_back(next_sources);
+    for (int64_t v = 0; v < hops[ends[r].second].back(); ++v) begins[r][v + 1] += begins[r][v];
+  }
+  std::vector<int64_t> places(indptr.data(), indptr.data() + num_rows);
+  each_edge([&](size_t relation, int64_t source, int64_t destination) {
+    int64_t& place = places[begins[relation] - indptr.data() + destination];
+    sources[relation][place++] = static_cast<int32_t>(source);
+    return true;
+  });
+  for (size_t r = 0; r < num_relations; ++r)
+    for (int64_t v = 0; !is_sorted[r] && v < hops[ends[r].second].back(); ++v)
+      std::sort(sources[r] + begins[r][v], sources[r] + begins[r][v + 1]);
+  return std::tuple(std::move(counts), are_closed);
+}
+
 // out (num_rows, num_cols), zeros on entry, gets the CSR's values added.
 void csr_to_dense(const Indptr& indptr, const Array1<const int32_t>& indices,
                   const Array1<const float>& values, const Array2<float>& out) {
@@ -361,6 +460,8 @@ void bind_topology(nb::module_& m) {
   def_native(m, "fill_rows", &fill_rows, "indptr"_a, "out"_a);
   def_native(m, "gcn_scale", &gcn_scale, "indptr"_a, "indices"_a, "loop"_a, "out"_a);
   def_native(m, "rows_to_indptr", &rows_to_indptr, "rows"_a, "indptr"_a);
+  def_native(m, "few_edges", &few_edges, "lists"_a, "ends"_a, "hops"_a, "edge_type"_a.none(), "indptr"_a,
+             "indices"_a);
   def_native(m, "csr_to_dense", &csr_to_dense, "indptr"_a, "indices"_a, "values"_a, "out"_a);
 }
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from graphbraid import native
 from graphbraid.fullgraph.batches.edges import BatchEdges, RelationEdges
 from graphbraid.fullgraph.program import Break, NotLoweredError
 from graphbraid.fullgraph.reading.break_trial import Breaks
@@ -54,6 +55,8 @@ _OF_LOADERS = frozenset(
     "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
 )
 """Attributes that loaders add to a batch. PyG's models take ``batch_size`` for a number of graphs."""
+_FEW_EDGES, _CPU = 1 << 13, torch.device("cpu")
+"""Number of edges of a batch up to which sorting them again takes less time than looking for sorted ones."""
 _OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
 """Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
@@ -87,7 +90,9 @@ class BatchCall:
     """The edges of each relation as they were drawn; None if they may be others."""
 
     def __post_init__(self) -> None:
-        self.sampled = getattr(self.batch, "sampled_edges", None)
+        self.sampled = (
+            None if _is_of_pyg(self.batch, self.given) else getattr(self.batch, "sampled_edges", None)
+        )
         self.drawn = None if self.sampled is None else self.drawn
 
     @cached_property
@@ -107,7 +112,7 @@ class BatchCall:
     def num_nodes(self) -> dict[str, int]:
         """Number of nodes by type, of those types with features or in the batch."""
         counts = {one: int(rows.shape[0]) for one, rows in self.x.items()}
-        return _counts_of(self.batch) | counts if self.given.typed else counts
+        return _counts_of(self.batch, counts) | counts if self.given.typed else counts
 
     @property
     def edge_types(self) -> tuple[EdgeType, ...]:
@@ -349,6 +354,18 @@ class BatchCall:
             hops = _hops_of(batch, counts, typed=self.given.typed)
         else:
             hops = [[*accumulate(self.drawn.nodes_by_type[0])]]
+        # More rows may be wanted than there are seeds, if the user has set batch_size.
+        seeds = numbers.index(self.seed_type) if self.seed_type in numbers else 0
+        is_enough = self.trims and (
+            self.num_seeds is None or self.num_seeds <= (hops[seeds][0] if hops else 0)
+        )
+        hops = hops if is_enough or in_blocks else []
+        if (
+            sampled is None
+            and batch is not None
+            and (few := self._few_edges(hops, num_relations)) is not None
+        ):
+            return few
         relations = []
         if num_relations:
             [num_nodes] = counts.values()
@@ -377,16 +394,57 @@ class BatchCall:
                 relations.append(
                     replace(made, source=numbers.index(source), destination=numbers.index(destination))
                 )
-        # More rows may be wanted than there are seeds, if the user has set batch_size.
-        seeds = numbers.index(self.seed_type) if self.seed_type in numbers else 0
-        is_enough = self.trims and (
-            self.num_seeds is None or self.num_seeds <= (hops[seeds][0] if hops else 0)
-        )
         return BatchEdges(
             relations=relations,
             num_nodes=list(counts.values()),
-            hops=hops if is_enough or in_blocks else (),
+            hops=hops,
             is_directed=sampled is not None,
+        )
+
+    def _few_edges(self, hops: list[list[int]], num_relations: int) -> BatchEdges | None:
+        """Return the edges of a batch that has few, divided and sorted by one call of compiled code.
+
+        They have the order that :class:`RelationEdges` has, so that the bits are the same.
+
+        Args:
+            hops: the nodes of each type up to each hop; empty if the batch does not say.
+            num_relations: see :meth:`edges`.
+
+        Returns:
+            None if there are many edges, weights or features of edges, or an id that is out of range, or if
+            levels cannot be trimmed to the hops.
+        """
+        kernels, given, counts = native.kernels(), self.given, self.num_nodes
+        if kernels is None or given.matrix is not None or (given.weights or given.edge_channels) is not None:
+            return None
+        lists, numbers = [*self._lists.values()], [*counts]
+        kinds: Any = self.values[EDGE_TYPE].contiguous() if num_relations else None
+        ends = [(numbers.index(source), numbers.index(last)) for source, _, last in self._lists]
+        ends *= num_relations or 1  # of one list, if relations are numbers
+        ids = lists if kinds is None else [*lists, kinds]
+        if not all(_is_edge_list(one, _CPU) for one in lists) or any(one.dtype != torch.int64 for one in ids):
+            return None
+        if (num_edges := sum(one.shape[1] for one in lists)) > _FEW_EDGES:
+            return None
+        by_type = hops or [[count] for count in counts.values()]
+        rows = [by_type[end][-1] + 1 for _, end in ends]
+        indptr, indices = torch.empty(sum(rows), dtype=torch.int64), torch.empty(num_edges, dtype=torch.int32)
+        found = kernels.few_edges(lists, ends, by_type, kinds, indptr, indices)
+        if found is None or not found[1]:
+            return None
+        arrays = zip(ends, indptr.split_with_sizes(rows), indices.split_with_sizes(found[0]), strict=True)
+        return BatchEdges(
+            relations=[
+                RelationEdges(
+                    drawn=SampledEdges(indptr=begins, indices=sources, positions=None),
+                    source=source,
+                    destination=destination,
+                )
+                for (source, destination), begins, sources in arrays
+            ],
+            num_nodes=[*counts.values()],
+            hops=hops,
+            is_directed=True,
         )
 
 
@@ -420,12 +478,18 @@ def _of_blocks(
     return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1], source=ends[0], destination=ends[1])
 
 
-def _counts_of(batch: Any) -> dict[str, int]:
-    """Return the number of nodes of each type of a batch; empty if there is no batch."""
+def _is_of_pyg(batch: Any, given: Given) -> bool:
+    """Return whether a batch is PyG's ``HeteroData``, whose attributes take long to look up."""
+    return given.typed and batch is not None and not isinstance(batch, MiniBatch)
+
+
+def _counts_of(batch: Any, known: Mapping[str, int]) -> dict[str, int]:
+    """Return the number of nodes of each type of a batch, as far as unknown; empty if there is no batch."""
     if isinstance(batch, MiniBatch):
         return {one: ids.numel() for one, ids in batch.n_id_dict.items()}
-    counts = {} if batch is None else {one: batch[one].num_nodes for one in batch.node_types}
-    return {one: count for one, count in counts.items() if count is not None}
+    stores = () if batch is None else batch.node_items()
+    counts = ((one, known.get(one) or store.num_nodes) for one, store in stores)  # PyG counts for long
+    return {one: count for one, count in counts if count is not None}
 
 
 def _hops_of(batch: Any, num_nodes: Mapping[str, int], *, typed: bool) -> list[list[int]]:
@@ -436,7 +500,8 @@ def _hops_of(batch: Any, num_nodes: Mapping[str, int], *, typed: bool) -> list[l
     elif isinstance(batch, MiniBatch):
         counts = [getattr(batch, "num_sampled_nodes_dict", {}).get(one) for one in num_nodes]
     else:
-        counts = [None if batch is None else batch[one].get("num_sampled_nodes") for one in num_nodes]
+        stores: dict[str, Any] = {} if batch is None else dict(batch.node_items())
+        counts = [stores[one].get("num_sampled_nodes") if one in stores else None for one in num_nodes]
     if not all(isinstance(one, list) and one for one in counts) or len({len(one) for one in counts}) != 1:
         return []
     hops = [list(accumulate(map(int, one))) for one in counts]
@@ -506,13 +571,16 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         ConfigError: a parameter without a default matches no attribute.
     """
     typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
-    names = batch.keys()
+    if typed and not isinstance(batch, MiniBatch):
+        names = sorted({key for store in batch.stores for key in store._mapping})
+    else:
+        names = batch.keys()
     key = type(batch), typed, _forward_of(model), *names
     if (form := callings.get(key)) is None:
         form = callings[key] = _form_of(model, batch, names, typed=typed)
     calling, given, held, taken, shared = form
     values = CallValues(partial(_of_batch, batch, typed))
-    seed_type, num_seeds, drawn = None, None, _drawn(batch)
+    seed_type, num_seeds, drawn = None, None, None if _is_of_pyg(batch, given) else _drawn(batch)
     if isinstance(batch, MiniBatch) or "input_id" in held:
         seed_type, num_seeds = _seeds_of(batch, held, drawn, typed=typed)
     return BatchCall(
@@ -570,10 +638,11 @@ def _seeds_of(
     if not held.isdisjoint(_OTHER_SEEDS):
         return None, None
     if typed and not isinstance(batch, MiniBatch):
-        [*stores] = [
-            one for one in batch.node_types if "input_id" in batch[one] and "batch_size" in batch[one]
+        stores = ((one, store._mapping) for one, store in batch.node_items())
+        sizes = [
+            (one, int(of["batch_size"])) for one, of in stores if "input_id" in of and "batch_size" in of
         ]
-        return (stores[0], int(batch[stores[0]].batch_size)) if len(stores) == 1 else (None, None)
+        return sizes[0] if len(sizes) == 1 else (None, None)
     if drawn is None and "batch_size" not in held:
         return None, None
     number = list(batch.n_id_dict).index(batch.input_type) if typed else 0
@@ -638,7 +707,10 @@ def _of_batch(batch: Any, typed: bool, what: str) -> Any:
     if what == DATA:
         return batch.to_data() if isinstance(batch, MiniBatch) else batch
     if typed and not isinstance(batch, MiniBatch):
-        return batch.collect(what, allow_empty=True)
+        stores = ((one, store._mapping) for one, store in (*batch.node_items(), *batch.edge_items()))
+        found = {one: of[what] for one, of in stores if what in of}
+        is_all = what == X or (what == EDGES and len(found) == len(batch.edge_types))
+        return found if is_all else batch.collect(what, allow_empty=True)
     if what == CSC:
         return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
     if not typed:
