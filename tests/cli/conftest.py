@@ -45,28 +45,24 @@ def graphbraid():
     return call
 
 
-@pytest.fixture
-def graphbraid_process():
-    """Call a command in a process of its own."""
-
+def _calling(run):
     def call(*arguments, code=0, **variables):
-        done = ran(
-            [sys.executable, "-m", "graphbraid", *arguments], env=os.environ | variables, timeout=2 * PATIENCE
-        )
+        done = run(["-m", "graphbraid", *arguments], os.environ | variables)
         return Outcome(done.returncode, done.stdout, done.stderr).ended(code)
 
     return call
+
+
+@pytest.fixture
+def graphbraid_process():
+    """Call a command in a process of its own."""
+    return _calling(lambda command, env: ran([sys.executable, *command], env=env, timeout=2 * PATIENCE))
 
 
 @pytest.fixture
 def graphbraid_warm():
     """Call a command in a process that need not import torch again."""
-
-    def call(*arguments, code=0, **variables):
-        done = warm.run(["-m", "graphbraid", *arguments], environment=os.environ | variables)
-        return Outcome(done.returncode, done.stdout, done.stderr).ended(code)
-
-    return call
+    return _calling(lambda command, env: warm.run(command, environment=env))
 
 
 def communities():

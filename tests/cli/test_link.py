@@ -1,18 +1,15 @@
 """graphbraid train --task link: from archives with relations and without, resumed; what it does not take."""
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.cli.test_predict_links import run
 from tests.train.linked_communities import NODES, one_relation, relations
 from tests.train.linked_times import ends_and_times
 from tests.train.linked_types import FILMS, MADE, RATES, STUDIOS, USERS, films
-from typer.testing import CliRunner
-
-from graphbraid.cli.main import app
 
 QUICK = ["--epochs", "2", "--batch-size", "256", "--hidden", "8", "--lr", "0.02", "--set", "threads=1"]
 
@@ -38,13 +35,6 @@ def archive(tmp_path: Path) -> Path:
         num_edge_types=3,
     )
     return path
-
-
-def run(*words: str) -> tuple[int, Any, str]:
-    done = CliRunner().invoke(app, list(words))
-    text = done.stdout.strip()
-    made = json.loads(text) if text.startswith("{") else None
-    return done.exit_code, made, done.stderr + (made or {}).get("error", {}).get("message", "")
 
 
 def train(*words: str) -> tuple[int, Any, str]:

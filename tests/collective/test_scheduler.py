@@ -147,8 +147,6 @@ def test_a_share_by_hand_gives_a_plan_or_says_why_not():
         fixed_plan(profile, 40, 1.5)
     with pytest.raises(ConfigError, match="needs a device that prepares"):
         fixed_plan(Profile(times=(stage_times(1, 1, 1),)), 40, 0.5)
-    with pytest.raises(ConfigError, match="num_batches must be a whole number in"):
-        make_plan(profile, 0)
 
 
 # ---- bounds against the true optimum and the busiest resource; feedback that ends

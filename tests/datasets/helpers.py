@@ -1,5 +1,6 @@
 """Small graphs and comparisons for the dataset tests."""
 
+import numpy as np
 import torch
 
 from graphbraid.graph import Graph, SparseFeatures
@@ -47,3 +48,23 @@ def tensors(graph: Graph) -> list[torch.Tensor | None]:
     features = [x.indptr, x.indices, x.values] if isinstance(x, SparseFeatures) else [x]
     csc = graph.csc
     return [csc.indptr, csc.indices, csc.weight, graph.edge_id, graph.y, *features, *graph.splits.values()]
+
+
+EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 1]], np.int32)
+
+
+def write(path, **arrays):
+    """A file of four nodes and these arrays."""
+    np.savez_compressed(path, **{"edge_index": EDGES, "num_nodes": np.int64(4), **arrays})
+    return path
+
+
+def csr(**change):
+    """The arrays of sparse features of the file's nodes."""
+    parts = {
+        "x_data": np.ones(2, np.float32),
+        "x_indices": np.array([0, 2], np.int32),
+        "x_indptr": np.array([0, 1, 1, 2, 2]),
+        "x_shape": np.array([4, 3]),
+    }
+    return {**parts, **change}

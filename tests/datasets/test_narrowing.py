@@ -276,16 +276,6 @@ def test_what_cannot_be_narrowed_is_refused_with_its_type(tmp_path):
         DataError, match=r"nodes of type 'paper': x\[0, 0\] is 1e\+06, beyond the largest float16"
     ):
         save_store(with_features(graph, paper=large), tmp_path / "s", features_dtype="float16")
-    int8 = with_features(graph, paper=ScaledFeatures.from_dense(graph.nodes_of("paper").x))
-    with pytest.raises(DataError, match="these are int8 already"):
-        save_store(int8, tmp_path / "s", features_dtype="float16")
-    with pytest.raises(DataError, match="the graph has none"):
-        save_store(with_features(graph, paper=None, author=None), tmp_path / "s", features_dtype="int8")
-    sparse = SparseFeatures.from_dense(torch.eye(6))
-    with pytest.raises(DataError, match="these are sparse"):
-        save_store(
-            with_features(graph, paper=None, author=None, field=sparse), tmp_path / "s", features_dtype="int8"
-        )
     assert not (tmp_path / "s").exists()
 
 

@@ -5,34 +5,18 @@ import zipfile
 
 import numpy as np
 import pytest
+from tests.datasets.helpers import EDGES, csr, write
 
 from graphbraid.datasets import load_npz
 from graphbraid.datasets.npy import read_npy, read_npz
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.files.mapped import read_alone
 
-EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 1]], np.int32)
-
 
 def npy(array):
     stream = io.BytesIO()
     np.save(stream, array)
     return stream.getvalue()
-
-
-def write(path, **arrays):
-    np.savez(path, **{"edge_index": EDGES, "num_nodes": np.int64(4), **arrays})
-    return path
-
-
-def csr(**change):
-    parts = {
-        "x_data": np.ones(2, np.float32),
-        "x_indices": np.array([0, 2]),
-        "x_indptr": np.array([0, 1, 1, 2, 2]),
-        "x_shape": np.array([4, 3]),
-    }
-    return {**parts, **change}
 
 
 @pytest.mark.parametrize("dtype", ["<f4", ">i8", "?", "<f2", "<U3", "S2", "<c8", "u1", "<M8[s]", "<f8"])
@@ -77,39 +61,15 @@ def test_more_than_the_free_memory_is_refused_before_it_is_read(tmp_path, monkey
         read_npz(tmp_path / "zeros.npz")
 
 
-def test_the_same_name_twice_and_pickles_are_refused(tmp_path):
+def test_the_same_name_twice_and_an_empty_file_are_refused(tmp_path):
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr("x.npy", npy(np.arange(3)))
         archive.writestr("x.npy", npy(np.arange(4)))
     with pytest.raises(DataError, match="it holds an array twice"):
         read_npz(tmp_path / "a.npz")
-    np.save(tmp_path / "a.npy", np.array([{}, 1], object))
-    with pytest.raises(DataError, match="Python objects, which are never loaded"):
-        read_npy(tmp_path / "a.npy")
     (tmp_path / "b.npy").write_bytes(b"")
     with pytest.raises(DataError, match=r"no valid \.npy header"):
         read_npy(tmp_path / "b.npy")
-
-
-@pytest.mark.slow
-def test_every_byte_of_a_file_may_be_damaged(tmp_path):
-    """Each flip gives the same arrays, or one clear error."""
-    path = write(tmp_path / "g.npz", x=np.ones((4, 2), np.float32), y=np.array([0, 1, 0, 1]))
-    data, good = path.read_bytes(), {k: v.tolist() for k, v in read_npz(path).items()}
-    for at in range(0, len(data), 3):
-        damaged = bytearray(data)
-        damaged[at] ^= 1 << (at % 8)
-        path.write_bytes(damaged)
-        try:
-            found = {k: v.tolist() for k, v in read_npz(path).items()}
-        except DataError:
-            continue
-        values = list(found.values())  # the zip file's directory may name an array differently
-        assert values == [v for v in good.values() if v in values] or found == good
-    for keep in range(0, len(data), 37):
-        path.write_bytes(data[:keep])
-        with pytest.raises(DataError):
-            read_npz(path)
 
 
 @pytest.mark.parametrize(

@@ -5,28 +5,12 @@ import zipfile
 import numpy as np
 import pytest
 import torch
+from tests.datasets.helpers import EDGES, csr, write
 
 from graphbraid import datasets
 from graphbraid.datasets import load_npz
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import SparseFeatures
-
-EDGES = np.array([[0, 1, 2, 2], [1, 2, 0, 1]], np.int32)
-
-
-def write(path, **arrays):
-    np.savez_compressed(path, **{"edge_index": EDGES, "num_nodes": np.int64(4), **arrays})
-    return path
-
-
-def csr(**change):
-    parts = {
-        "x_data": np.ones(2, np.float32),
-        "x_indices": np.array([0, 2], np.int32),
-        "x_indptr": np.array([0, 1, 1, 2, 2]),
-        "x_shape": np.array([4, 3]),
-    }
-    return {**parts, **change}
 
 
 def test_a_dense_file_becomes_the_graph_it_describes(tmp_path):

@@ -48,8 +48,15 @@ READING_EDGES: list[tuple[str, bool, str, list[str], str]] = [
     ("sage", True, "subgraph", ["exact", "features"], "binary"),
     ("gcn", True, "subgraph", ["resumed", "weights"], "binary"),
     ("sage", False, "blocks", [], "one-vs-all"),
+    ("relations", False, "subgraph", [], "one-vs-all"),
+    ("relations", False, "subgraph", [], "shared"),
+    ("films", False, "subgraph", [], "binary"),
+    ("films", False, "subgraph", [], "self-adversarial"),
+    ("times", False, "subgraph", [], "triplet"),
+    ("times", False, "subgraph", [], "binary"),
 ]
-"""Kind, whether of PyG, layout, options and negatives of encoders that read degrees, weights or features."""
+"""Kind, whether of PyG, layout, options and negatives of encoders that read degrees, weights or features, and
+of those of relations, types and times."""
 READING = 10_000
 """Numbers from here on are those, for links on parts."""
 
@@ -95,7 +102,10 @@ def cell(number: int) -> dict[str, Any]:
     if number >= READING:
         names = ("kind", "by_pyg", "layout", "options", "negatives")
         drawn = dict(zip(names, READING_EDGES[number - READING], strict=True))
-        return drawn | {"task": "link", "lists": "parts", "batch_size": 997}
+        lists = "whole" if drawn["kind"] in LINKED else "parts"
+        strategy = "last" if drawn["negatives"] == "binary" else "uniform"
+        times = {"temporal_strategy": strategy} if drawn["kind"] == "times" else {}
+        return drawn | times | {"task": "link", "lists": lists, "batch_size": 200 if times else 997}
     return cell_of_links(number) if number >= LINKS else cell_of_nodes(number)
 
 
@@ -252,6 +262,8 @@ def of_links(drawn: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
         found["link_relation"] = CITES
     if drawn["kind"] == "films":
         found["link_relation"] = linked_types.RATES
+    if drawn["kind"] == "relations" and drawn["negatives"] == "one-vs-all":
+        found["n3"] = 0.01
     if "class_weights" in given:
         found["class_weights"] = (1.0, 2.0) if drawn["task"] == "edge" else None
     return found

@@ -43,6 +43,17 @@ def environment(**variables: str) -> dict[str, str]:
     return os.environ | own | OPEN_MPI | variables
 
 
+def assert_learned_alike(found, alone, *, rel: float = 1e-5) -> None:
+    """Losses, weights and scores of a run on several ranks are those of one rank, up to rounding."""
+    assert len(found["losses"]) == len(alone["losses"])
+    assert found["losses"] == pytest.approx(alone["losses"], rel=rel)
+    assert found["weights"] == pytest.approx(alone["weights"], rel=10 * rel, abs=1e-5)
+    for ours, theirs in zip(found["history"], alone["history"], strict=True):
+        assert ours[:2] == pytest.approx(theirs[:2], rel=1e-4)
+        assert ours[2] == pytest.approx(theirs[2], abs=0.011)  # two of 200 nodes may be near a border
+    assert found["test"] == pytest.approx(alone["test"], rel=1e-3, abs=0.011)
+
+
 def run(
     size: int,
     function: Any,

@@ -1,4 +1,4 @@
-"""What ranks of a test learn on shares of batches, by many models: the losses of their steps."""
+"""Models that ranks of tests train, and what is said of those that shares of batches cannot give."""
 
 import logging
 from collections.abc import Iterator
@@ -9,8 +9,6 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from tests.distributed.training import BASE, Losses, graph_of
-from tests.train import linked_communities, linked_times, linked_types
-from tests.train.typed_communities import bibliography
 from torch import Tensor, nn
 
 import graphbraid.nn as native
@@ -108,27 +106,6 @@ def _losses(model: nn.Module, **options: Any) -> list[float] | str:
     return losses.losses
 
 
-def by_pyg(comm: Any, layout: str, dropout: str, compiled: str) -> dict[str, Any]:
-    found = {}
-    for name, layer in LAYERS.items():
-        torch.manual_seed(0)
-        model = Net(layer, CHANNELS, dropout=float(dropout))
-        found[name] = _losses(model, layout=layout, compiled=compiled == "compiled")
-    return found
-
-
-def by_own(comm: Any, layout: str, dropout: str) -> dict[str, Any]:
-    found = {}
-    for name, model in NATIVE.items():
-        if name == "gin":
-            continue
-        torch.manual_seed(0)
-        more = {"attention_dropout": float(dropout)} if name.startswith("gat") else {}
-        made = model(CHANNELS, 8, 3, dropout=float(dropout), input_dropout=float(dropout) / 2, **more)
-        found[name] = _losses(made, layout=layout)
-    return found
-
-
 def coupling(comm: Any) -> dict[str, Any]:
     """Models of which some read more of a batch than the neighbourhoods of their seeds."""
     found = {}
@@ -165,13 +142,6 @@ def told_of() -> Iterator[list[str]]:
         log.removeHandler(handler)
 
 
-def _told(model: nn.Module, graph: Graph, **options: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"epochs": 1, "batch_size": 90, "fanouts": (3, 2), "lr": 0.01}
-    losses = Losses()
-    result = Trainer(model, graph, callbacks=[losses], **given | options).fit()
-    return {"losses": losses.losses, "test": result.test, "val": result.history[-1]["val_loss"]}
-
-
 class Hetero(nn.Module):
     """Layers over the relations of types that have features."""
 
@@ -188,40 +158,3 @@ class Hetero(nn.Module):
     def forward(self, x_dict: Any, edge_index_dict: Any) -> Any:
         x_dict = {one: self.drop(rows.relu()) for one, rows in self.first(x_dict, edge_index_dict).items()}
         return self.last(x_dict, edge_index_dict)
-
-
-def typed(comm: Any) -> dict[str, Any]:
-    """Models over node types, in both layouts."""
-    graph = bibliography()
-    found = {}
-    for layout in ("subgraph", "blocks"):
-        torch.manual_seed(0)
-        found[f"rgcn, {layout}"] = _told(native.RGCN.of(graph, 8), graph, layout=layout)
-    torch.manual_seed(0)
-    found["hetero"] = _told(Hetero(graph), graph)
-    return found
-
-
-def links(comm: Any) -> dict[str, Any]:
-    """Models of links: every kind of negatives, relations, types and times."""
-    found = {}
-    options = {"task": "link", "num_negatives": 2}
-    for negatives in ("binary", "triplet", "shared", "self-adversarial"):
-        graph = linked_communities.one_relation()
-        model = linked_communities.sage(graph)
-        found[negatives] = _told(model, graph, negatives=negatives, **options)
-    found["blocks"] = _told(linked_communities.sage(graph), graph, layout="blocks", **options)
-    graph = linked_communities.relations()
-    for negatives in ("binary", "shared"):
-        model = linked_communities.rgcn(graph)  # of one layer
-        found[f"relations, {negatives}"] = _told(model, graph, negatives=negatives, fanouts=(3,), **options)
-    of_all = {"task": "link", "negatives": "one-vs-all", "n3": 0.01, "fanouts": (3,)}
-    found["one-vs-all"] = _told(linked_communities.rgcn(graph), graph, **of_all)
-    graph = linked_types.films()
-    relation = {"link_relation": linked_types.RATES}
-    found["types"] = _told(linked_types.by_type(graph), graph, **options, **relation)
-    graph = linked_times.meetings()
-    for strategy in ("uniform", "last"):
-        model = linked_communities.sage(graph)
-        found[f"times, {strategy}"] = _told(model, graph, temporal_strategy=strategy, **options)
-    return found

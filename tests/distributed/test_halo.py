@@ -12,6 +12,7 @@ from tests.distributed.threads import run_threads
 from tests.distributed.whole import assert_as_one_rank, mixed
 from tests.fullgraph.fake_device import FakeDevice
 from tests.fullgraph.graphs import NUM_NODES, make_graph
+from tests.suites import few_of
 
 from graphbraid.estimates.full_ranks import LargestShare, predict, steps_of
 from graphbraid.estimates.ranks import Cluster
@@ -75,20 +76,8 @@ def floor_of(lowered):
 
 @pytest.mark.usefixtures("travels")
 @pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", QUICK)
-def test_losses_are_those_of_one_rank_where_rows_travel(name, size):
-    assert_travelling_rows_suffice(name, size)
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("travels")
-@pytest.mark.parametrize("size", [2, 3])
-@pytest.mark.parametrize("name", [name for name in DIVISIBLE if name not in QUICK])
-def test_so_they_are_of_every_model(name, size):
-    assert_travelling_rows_suffice(name, size)
-
-
-def assert_travelling_rows_suffice(name, size):
+@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
+def test_losses_of_every_model_are_those_of_one_rank_where_rows_travel(name, size):
     model, graph = make_model(name, dropout=0.5), make_graph()
     found = assert_as_one_rank(model, graph, mixed(size), passes=COMPUTES, epochs=6)
     program = lowered_of(name).program

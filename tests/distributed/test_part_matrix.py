@@ -51,6 +51,7 @@ def check(parts: Any, whole: Any, alone: Any, name: str, narrow: bool) -> None:
     [
         (2, 0),
         (2, READING),
+        (2, READING + 6),
         *(pytest.param(size, 6 * size, marks=pytest.mark.slow) for size in (1, 4)),
         pytest.param(3, 18, marks=pytest.mark.long),
         *(pytest.param(1 + at % 4, 30 + 6 * at, marks=pytest.mark.long) for at in range(8)),

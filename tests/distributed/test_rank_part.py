@@ -57,24 +57,15 @@ def assert_parts_suffice(model, graph, parts, folder, **options):
 
 
 @pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_losses_are_those_of_one_rank(name, size, dropout, tmp_path):
-    model = make_model(name, dropout=dropout)
-    assert_parts_suffice(model, make_graph(), mixed(size), tmp_path / "p", epochs=6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", [name for name in DIVISIBLE if name not in QUICK])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_so_they_are_of_every_model(name, size, dropout, tmp_path):
+def test_losses_of_every_model_are_those_of_one_rank(name, size, dropout, tmp_path):
     model = make_model(name, dropout=dropout)
     assert_parts_suffice(model, make_graph(), mixed(size), tmp_path / "p", epochs=6)
 
 
 @pytest.mark.parametrize("kind", every(3, GRAPHS))
-@pytest.mark.parametrize("name", ["gcn", "sage max", "gat"])
+@pytest.mark.parametrize("name", QUICK)
 def test_so_they_are_on_graphs_of_every_kind(name, kind, tmp_path):
     model, graph = make_model(name, dropout=0.3), make_graph(**GRAPHS[kind])
     assert_parts_suffice(model, graph, mixed(3), tmp_path / "p", epochs=4)

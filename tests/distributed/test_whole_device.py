@@ -72,17 +72,9 @@ def assert_devices_learn_alike(model, graph, partition, **options):
 
 
 @pytest.mark.parametrize("size", few_of((2, 3, 4), {3}))
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.parametrize("name", few_of(DIVISIBLE, QUICK))
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_losses_are_those_of_one_rank_on_the_host(name, size, dropout):
-    assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3, 4])
-@pytest.mark.parametrize("name", [name for name in DIVISIBLE if name not in QUICK])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_so_they_are_of_every_model(name, size, dropout):
+def test_losses_of_every_model_are_those_of_one_rank_on_the_host(name, size, dropout):
     assert_devices_learn_alike(make_model(name, dropout=dropout), make_graph(), mixed(size))
 
 

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,10 +10,13 @@ from torch import Tensor
 
 from graphbraid import Graph
 from graphbraid.datasets import open_store, save_store
-from graphbraid.features import DiskOptions, DiskRows
+from graphbraid.features import DiskOptions, DiskRows, TieredFeatures, TieredTopology
 from graphbraid.files.block_sums import of_file
 from graphbraid.graph.csc import Csc
+from graphbraid.loader import BatchLoader, LoaderSettings
 from graphbraid.nn import GraphSAGE
+from graphbraid.sampling.minibatch.mini_batch import MiniBatch
+from graphbraid.sampling.source import BatchSource
 
 READERS = [
     DiskOptions(),
@@ -111,3 +115,16 @@ def losses_of(trainer):
     """The losses of a run's epochs, and its scores."""
     result = trainer.fit()
     return [epoch["train_loss"] for epoch in result.history], result.test
+
+
+def batches_of(
+    graph: Graph,
+    rows: TieredFeatures | None = None,
+    lists: TieredTopology | None = None,
+    **options: Any,
+) -> list[MiniBatch]:
+    """The mini-batches of two epochs."""
+    given: dict[str, Any] = {"num_neighbors": [4, 3], "batch_size": 17, "input_nodes": "train", "seed": 5}
+    source = BatchSource(graph=graph, rows=rows, lists=lists)
+    with BatchLoader(source, LoaderSettings(**given | options)) as loader:
+        return [batch for epoch in range(2) for batch in loader.batches(epoch)]

@@ -7,14 +7,14 @@ import pytest
 import torch
 from benchmarks.common.emulated import EmulatedAccelerator
 from tests.collective.cases import stage_times
-from tests.features.tables import flip_a_byte, same, stored_graph
+from tests.features.tables import batches_of, flip_a_byte, same, stored_graph
 
 import graphbraid
 from graphbraid import ScaledFeatures, Trainer
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import DataError, ResourceError
 from graphbraid.features import DiskOptions, HostTiers, TieredFeatures
-from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.loader import NeighborLoader
 from graphbraid.sampling.rows.device_cache import DeviceCache
 from graphbraid.sampling.source import BatchSource
 
@@ -47,12 +47,6 @@ def int8(stores):
 def widened(graph):
     """The same graph, with its features as float32 in memory."""
     return graph.replace(x=graph.dense_x().float())
-
-
-def batches_of(graph, tiers=None, **options):
-    options = {"num_neighbors": [4, 3], "batch_size": 17, "input_nodes": "train", "seed": 5, **options}
-    with BatchLoader(BatchSource(graph=graph, rows=tiers), LoaderSettings(**options)) as loader:
-        return list(loader.batches(0))
 
 
 @pytest.mark.parametrize("host", [None, 0, 40_000, "all"])

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 from tests.kernels import needs_kernels
+from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.sampling.graphs import power_law_csc, star_csc
 from tests.suites import examples
 
@@ -119,17 +120,7 @@ def test_the_number_of_threads_changes_no_bit(weighted):
         power_law_csc(20_000, 200_000, weighted=True)
     )  # several chunks, with hubs in many of them
     sampler = SamplerConfig(fanouts=(10, -1, 5), weighted=weighted)
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            found.append([values_of(graph, kind, sampler) for kind in WALKED])
-    finally:
-        torch.set_num_threads(threads)
-    for other in found[1:]:
-        for kind, one, two in zip(WALKED, found[0], other, strict=True):
-            assert torch.equal(one, two), kind
+    assert_same_bits_with_any_threads(lambda: [values_of(graph, kind, sampler) for kind in WALKED])
 
 
 def dense_rounds(csc, scores, damping, rounds):

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from tests.features.tables import flip_a_byte, losses_of, model_of, same, stored_graph
+from tests.features.tables import batches_of, flip_a_byte, losses_of, model_of, same, stored_graph
 
 import graphbraid
 from graphbraid import Trainer
@@ -19,12 +19,6 @@ BUDGETS = [0, 40_000, "all"]  # none, some 60, and all 300 rows
 
 def tiers_of(graph, host):
     return TieredFeatures.build(graph, host=host, disk=SMALL)
-
-
-def batches_of(graph, tiers=None, **options):
-    options = {"num_neighbors": [4, 3], "batch_size": 17, "input_nodes": "train", "seed": 5, **options}
-    with BatchLoader(BatchSource(graph=graph, rows=tiers), LoaderSettings(**options)) as loader:
-        return [batch for epoch in range(2) for batch in loader.batches(epoch)]
 
 
 @pytest.mark.parametrize("host", BUDGETS)

@@ -4,7 +4,8 @@ import dataclasses
 
 import pytest
 import torch
-from tests.features.tables import flip_a_byte, losses_of, model_of, same, stored_graph
+from tests.features.tables import batches_of, flip_a_byte, losses_of, model_of, same, stored_graph
+from tests.train.recorded import StopAt, losses
 
 from graphbraid import Trainer
 from graphbraid.datasets import open_store, save_store
@@ -12,11 +13,10 @@ from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import DiskOptions, HostTiers, TieredTopology, expected_list_blocks
 from graphbraid.features.scores import walks
 from graphbraid.graph.csc import Csc
-from graphbraid.loader import BatchLoader, LoaderSettings, NeighborLoader
+from graphbraid.loader import NeighborLoader
 from graphbraid.sampling import SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
 from graphbraid.sampling.source import BatchSource
-from graphbraid.train import Callback
 
 SMALL = DiskOptions(depth=4, longest_bytes=4096)
 
@@ -40,12 +40,6 @@ def topology(graph, request):
     return TieredTopology.build(graph, host=notes + 3000, disk=SMALL)
 
 
-def batches_of(graph, topology=None, **options):
-    options = {"num_neighbors": [4, 3], "batch_size": 17, "input_nodes": "train", "seed": 5, **options}
-    with BatchLoader(BatchSource(graph=graph, lists=topology), LoaderSettings(**options)) as loader:
-        return [batch for epoch in range(2) for batch in loader.batches(epoch)]
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -63,7 +57,9 @@ def batches_of(graph, topology=None, **options):
     ids=str,
 )
 def test_batches_are_those_of_the_graph_in_memory(graph, topology, options):
-    for ours, plain in zip(batches_of(graph, topology, **options), batches_of(graph, **options), strict=True):
+    for ours, plain in zip(
+        batches_of(graph, lists=topology, **options), batches_of(graph, **options), strict=True
+    ):
         assert torch.equal(ours.n_id, plain.n_id)
         assert same(ours.x, plain.x)
         for mine, its in zip(ours.sampled.edges, plain.sampled.edges, strict=True):
@@ -83,7 +79,7 @@ def test_edge_ids_and_attributes_are_those_of_the_graph(graph, topology):
 
 def test_what_is_read_is_counted(graph):
     topology = TieredTopology.build(graph, host=0, disk=SMALL)
-    batches = batches_of(graph, topology, layout="blocks")
+    batches = batches_of(graph, lists=topology, layout="blocks")
     edges = sum(sum(batch.sampled.edges_per_hop) for batch in batches)
     assert topology.counts.disk_edges == edges
     assert topology.counts.host_share == 0.0
@@ -95,7 +91,7 @@ def test_an_error_of_the_disk_reaches_who_iterates(tmp_path):
     topology = TieredTopology.build(graph, host=0, disk=SMALL)
     flip_a_byte(tmp_path / "store" / "indices.npy", 4096 + 30)
     with pytest.raises(DataError, match=r"indices\.npy has changed since it was written: block 1"):
-        batches_of(graph, topology, num_neighbors=[-1, -1])
+        batches_of(graph, lists=topology, num_neighbors=[-1, -1])
 
 
 def test_lists_of_another_graph_are_refused(graph, tmp_path):
@@ -164,31 +160,16 @@ def test_one_budget_is_for_rows_and_lists(graph, plain, host):
     assert (lists.native is None) == (host == "all")
 
 
-class Steps(Callback):
-    """Keeps each step's loss, and stops the run after some."""
-
-    def __init__(self, last=None):
-        self.losses, self._last = [], last
-
-    def on_step_end(self, trainer, record):
-        self.losses.append(record.loss)
-        if record.global_step == self._last:
-            trainer.request_stop()
-
-
 @pytest.mark.slow
 def test_a_run_goes_on_in_the_middle_of_an_epoch_with_other_tiers(graph, tmp_path):
-    whole = Steps()
-    Trainer(model_of(graph), graph, callbacks=[whole], **OPTIONS).fit()
-    assert len(whole.losses) == 2 * 5
+    whole = losses(Trainer(model_of(graph), graph, **OPTIONS))
+    assert len(whole) == 2 * 5
     found = []
     for number, (host, last) in enumerate((("0", 2), ("335KiB", 6), ("all", 7), (None, None))):
-        steps, resumes = Steps(last), bool(number)
-        given = OPTIONS | {"host": host, "out_dir": tmp_path / "run", "resume": resumes}
-        Trainer(model_of(graph), graph, callbacks=[steps], **given).fit()
-        found.append(steps.losses)
-    assert [len(losses) for losses in found][:2] == [3, 4]
-    assert [loss for losses in found for loss in losses] == whole.losses
+        given = OPTIONS | {"host": host, "out_dir": tmp_path / "run", "resume": bool(number)}
+        found.append(losses(Trainer(model_of(graph), graph, callbacks=[StopAt(last)], **given)))
+    assert [len(steps) for steps in found][:2] == [3, 4]
+    assert [loss for steps in found for loss in steps] == whole
 
 
 def test_memory_is_divided_by_what_it_saves(graph):

@@ -11,6 +11,7 @@ from tests.fullgraph.matrix.cases_edges import FEATURES, GINE, Featured, with_fe
 from tests.fullgraph.matrix.compare import LEFT_ALONE, LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import Stack
+from tests.ops.graphs import assert_same_bits_with_any_threads
 from torch import nn
 
 import graphbraid
@@ -173,22 +174,13 @@ def test_attention_that_gets_features_it_has_no_map_for_is_left_to_pyg():
 
 
 def test_bits_do_not_depend_on_threads(make):
-    data, results = data_with_features("real"), []
-    before = torch.get_num_threads()
-    for count in (1, 2, 3):
-        torch.manual_seed(0)
-        model = Featured(make)
-        engine = engine_of(model, data)
-        torch.set_num_threads(count)
-        try:
-            out = engine()
-            out.sum().backward()
-        finally:
-            torch.set_num_threads(before)
-        results.append([out.detach(), *(p.grad for p in model.parameters())])
-    for other in results[1:]:
-        for a, b in zip(results[0], other, strict=True):
-            assert torch.equal(a, b)
+    data, model = data_with_features("real"), Featured(make)
+
+    def run():
+        out = engine_of(model, data)()
+        return [out.detach(), *torch.autograd.grad(out.sum(), [*model.parameters()])]
+
+    assert_same_bits_with_any_threads(run)
 
 
 def test_rows_of_a_wider_matrix_are_read_where_they_are(make):

@@ -9,37 +9,19 @@ import torch
 import torch.nn.functional as F
 from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GAT, GCN, GIN, SAGE
+from tests.fullgraph.matrix.cases_traced import Tutorial
 from tests.fullgraph.matrix.compare import LEFT_ALONE, assert_alike, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, NODES, data_of
 from tests.fullgraph.matrix.models import HIDDEN, calls
 from torch import nn
 from torch_geometric.nn import MessagePassing
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import add_self_loops, degree, dropout_edge, remove_self_loops, to_undirected
+from torch_geometric.utils import degree, dropout_edge, remove_self_loops, to_undirected
 
 import graphbraid
 from graphbraid.fullgraph.program import LoweredLayer
 
 # ---- layers and modules of the models
-
-
-class Normed(MessagePassing):
-    """PyG's tutorial: self-loops, degrees and weights of edges in the forward."""
-
-    def __init__(self, width=HIDDEN, aggr="add"):
-        super().__init__(aggr=aggr)
-        self.lin = nn.Linear(width, width, bias=False)
-
-    def forward(self, x, edge_index):
-        edge_index, _ = add_self_loops(edge_index, num_nodes=x.size(0))
-        x = self.lin(x)
-        row, col = edge_index
-        deg = degree(col, x.size(0), dtype=x.dtype).pow(-0.5)
-        deg[deg == float("inf")] = 0
-        return self.propagate(edge_index, x=x, norm=deg[row] * deg[col])
-
-    def message(self, x_j, norm):
-        return norm.view(-1, 1) * x_j
 
 
 class Weighed(MessagePassing):
@@ -283,9 +265,9 @@ ON_EDGES = {
             "part": nn.Sequential(nn.Linear(2 * HIDDEN, HIDDEN), nn.BatchNorm1d(HIDDEN)),
         },
     ),
-    "tutorial": (own_layer, GCN, layer(Normed)),
-    "tutorial, mean": (own_layer, GCN, layer(lambda: Normed(aggr="mean"))),
-    "tutorial, max, twice": (own_layer_twice, GCN, layer(lambda: Normed(aggr="max"))),
+    "tutorial": (own_layer, GCN, layer(Tutorial)),
+    "tutorial, mean": (own_layer, GCN, layer(lambda: Tutorial(aggr="mean"))),
+    "tutorial, max, twice": (own_layer_twice, GCN, layer(lambda: Tutorial(aggr="max"))),
     "learned weights": (own_layer, GCN, layer(Weighed)),
     "learned weights, max": (own_layer_twice, SAGE, layer(lambda: Weighed("max"))),
     "learned features": (own_layer, GCN, layer(Featured)),

@@ -7,6 +7,7 @@ import torch
 from tests.features.tables import flip_a_byte, stored_graph
 from tests.kernels import needs_kernels
 from tests.modules import module_of
+from tests.ops.graphs import threads
 from tests.suites import few_of
 
 import graphbraid
@@ -89,13 +90,10 @@ def test_other_passes_have_the_bits_too(graph, passes):
 @pytest.mark.slow
 @needs_kernels
 def test_threads_change_no_bit(graph):
-    threads, found = torch.get_num_threads(), []
-    try:
-        for count in (1, 3):
-            torch.set_num_threads(count)
+    found = []
+    for count in (1, 3):
+        with threads(count):
             found.append(trained(graph, MODELS["SAGE"], host=SMALL)[0])
-    finally:
-        torch.set_num_threads(threads)
     assert found[0] == found[1]
 
 

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -364,20 +366,16 @@ def unknown_variant(w: Workplace):
     return w.train(w.npz())
 
 
+def _offer(w: Workplace, is_supported: Callable[[str], bool], is_compiled: Callable[[str], bool]) -> None:
+    """Let the kernels say which variants the processor has and which were compiled."""
+    kernels = SimpleNamespace(is_supported=is_supported, is_compiled=is_compiled)
+    w.monkeypatch.setattr(native, "_load", lambda: (kernels, ""))
+
+
 @call(KERNELS, KernelError, "GRAPHBRAID_KERNELS=avx512 cannot run here: this processor does not have avx512")
 def unsupported_variant(w: Workplace):
     """A variant that this processor does not have."""
-
-    class OldProcessor:
-        @staticmethod
-        def is_supported(variant: str) -> bool:
-            return variant == "portable"
-
-        @staticmethod
-        def is_compiled(variant: str) -> bool:
-            return True
-
-    w.monkeypatch.setattr(native, "_load", lambda: (OldProcessor, ""))
+    _offer(w, lambda variant: variant == "portable", lambda variant: True)
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx512")
     _choose_anew(w)
     native.active()
@@ -391,17 +389,7 @@ def unsupported_variant(w: Workplace):
 )
 def uncompiled_variant(w: Workplace):
     """A variant that was not compiled."""
-
-    class OnlyPortable:
-        @staticmethod
-        def is_supported(variant: str) -> bool:
-            return True
-
-        @staticmethod
-        def is_compiled(variant: str) -> bool:
-            return variant == "portable"
-
-    w.monkeypatch.setattr(native, "_load", lambda: (OnlyPortable, ""))
+    _offer(w, lambda variant: True, lambda variant: variant == "portable")
     w.monkeypatch.setenv("GRAPHBRAID_KERNELS", "avx2")
     _choose_anew(w)
     native.active()

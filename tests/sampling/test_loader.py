@@ -152,14 +152,6 @@ def test_features_of_every_kind_are_gathered(features):
     assert batch.features.shape == (batch.num_nodes, 9)
 
 
-def test_features_may_be_left_for_later():
-    graph = make_graph()
-    eager, lazy = (
-        next(iter(NeighborLoader(graph, [3], batch_size=9, gather=g, seed=0))) for g in (True, False)
-    )
-    assert torch.equal(eager.x, lazy.x)
-
-
 @pytest.mark.parametrize("width", [1, 3, 16, 32, 100, 257])
 def test_rows_of_every_width_are_gathered(width):
     graph = make_graph().replace(x=torch.randn(NUM_NODES, width))
@@ -168,16 +160,6 @@ def test_rows_of_every_width_are_gathered(width):
 
 
 SHUFFLED = {"num_neighbors": [4, 3], "batch_size": 30, "shuffle": True, "seed": 7}
-
-
-def test_bits_depend_on_neither_threads_nor_order():
-    graph = make_graph()
-    expected = digest(NeighborLoader(graph, **SHUFFLED).batches(3))
-    for workers in (2, 3, 5):
-        assert digest(NeighborLoader(graph, **SHUFFLED, num_workers=workers).batches(3)) == expected
-    loader = NeighborLoader(graph, **SHUFFLED)
-    alone = [next(loader.batches(3, start_step=step)) for step in reversed(range(len(loader)))]
-    assert digest(reversed(alone)) == expected
 
 
 def test_bits_are_those_of_another_process():
@@ -294,12 +276,6 @@ def test_seeds_by_mask_ids_split_and_all():
     assert sum(b.batch_size for b in NeighborLoader(graph, [3], batch_size=300)) == NUM_NODES
     with pytest.raises(ConfigError, match=r"input_nodes hold only 0 and 1, .*give bools"):
         NeighborLoader(graph, [3], input_nodes=mask.to(torch.uint8))
-
-
-def test_weights_steer_the_draws():
-    graph = make_graph(weighted=True)
-    for batch in NeighborLoader(graph, [3, 3], weight_attr="edge_weight", batch_size=64):
-        assert (batch.blocks[0].weight > 0).all()
 
 
 @pytest.mark.parametrize(

@@ -113,13 +113,6 @@ def test_a_batch_of_negatives_is_a_function_of_its_key():
     assert not np.array_equal(first[1], other[1])
 
 
-@pytest.mark.parametrize("mode", ["binary", "triplet"])
-def test_a_complete_graph_has_no_negatives(mode):
-    with pytest.raises(ConfigError, match="reject_edges leaves no negatives"):
-        NegativeDraws(NegativeSampling(mode, reject_edges=True), complete(4), LINKS)
-    NegativeDraws(NegativeSampling(mode), complete(4), LINKS)
-
-
 def test_a_source_that_is_linked_to_every_node_is_named():
     csc = graph_of(4, [(2, 0), (2, 1), (2, 3)])
     with pytest.raises(ConfigError, match="for link 2: its source, node 2, is linked to every other node"):

@@ -1,7 +1,5 @@
 """ShaDowKHopSampler: PyG's arguments and batches; ego networks with all edges between their nodes."""
 
-import pickle
-
 import pytest
 import torch
 from tests.beside_pyg import Batch, Data
@@ -89,20 +87,6 @@ def test_no_node_draws_more_than_asked():
     for batch in ShaDowKHopSampler(data, depth=1, num_neighbors=4, batch_size=60):
         assert int(batch.ptr.diff().max()) <= 5
         assert int(batch.ptr.diff().min()) >= 3  # the root, and at most one repeat or loop among four
-
-
-def test_batches_are_pure():
-    data = make_data()
-    options = {"batch_size": 9, "shuffle": True, "seed": 7}
-    loader = ShaDowKHopSampler(data, 2, 2, **options)
-    expected = [(b.n_id.tolist(), b.edge_index.tolist()) for b in loader.batches(1)]
-    other = ShaDowKHopSampler(data, 2, 2, num_workers=3, **options)
-    assert [(b.n_id.tolist(), b.edge_index.tolist()) for b in other.batches(1)] == expected
-    assert [(b.n_id.tolist(), b.edge_index.tolist()) for b in other.batches(1, start_step=4)] == expected[4:]
-    again = pickle.loads(pickle.dumps(loader))
-    assert isinstance(again, ShaDowKHopSampler)
-    assert [(b.n_id.tolist(), b.edge_index.tolist()) for b in again.batches(1)] == expected
-    assert again.depth == 2
 
 
 def test_graphs_splits_and_sparse_matrices_are_taken():

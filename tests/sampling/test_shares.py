@@ -56,23 +56,27 @@ def test_parts_unite_to_the_whole_batches(schedule, epoch):
     assert {whole.num_steps - part.num_steps for part in parts} <= {0, 1}
 
 
+def compiled_and_reference(sampler, part, epoch):
+    """Batches of a part's epoch by the compiled threads beside those of the reference, and the former."""
+    with mock.patch.object(native, "kernels", lambda: None):
+        reference = make_pipeline(Graph(csc=CSC), sampler, num_threads=2, depth=3)
+    compiled = make_pipeline(Graph(csc=CSC), sampler, num_threads=2, depth=3)
+    runs = (pipeline.run(part, epoch, 0, part.num_steps) for pipeline in (compiled, reference))
+    for step, (ours, twin) in enumerate(zip(*runs, strict=True)):
+        assert ours.step == twin.step == step
+        assert ours.input_id.equal(part.positions_of(epoch, step))
+        assert ours.input_id.equal(twin.input_id)
+        yield ours, twin, compiled
+
+
 @given(schedule=schedules(), epoch=st.integers(0, 3))
 def test_the_compiled_threads_and_the_reference_give_the_same_parts(schedule, epoch):
-    for part in parts_of(schedule):
-        if not part.num_steps:
-            continue
-        with mock.patch.object(native, "kernels", lambda: None):
-            reference = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=2, depth=3)
-        compiled = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=2, depth=3)
-        runs = (pipeline.run(part, epoch, 0, part.num_steps) for pipeline in (compiled, reference))
-        for step, (ours, twin) in enumerate(zip(*runs, strict=True)):
-            assert ours.step == twin.step == step
-            assert ours.input_id.equal(part.positions_of(epoch, step))
+    for part in filter(lambda part: part.num_steps, parts_of(schedule)):
+        for ours, twin, compiled in compiled_and_reference(SAMPLER, part, epoch):
             with mock.patch.object(native, "kernels", lambda: None):
-                assert ours.input_id.equal(part.positions_of(epoch, step))
-            assert ours.input_id.equal(twin.input_id)
+                assert ours.input_id.equal(part.positions_of(epoch, ours.step))
             assert ours.sampled.n_id.equal(twin.sampled.n_id)
-            [begun] = compiled.begin(part.seeds_of(epoch, step), part.seed, epoch, step)
+            [begun] = compiled.begin(part.seeds_of(epoch, ours.step), part.seed, epoch, ours.step)
             assert ours.sampled.n_id.equal(begun.sampled.n_id)  # the numbers of the whole batch's step
 
 
@@ -89,26 +93,6 @@ def test_a_part_without_seeds_in_the_last_step_does_not_have_it():
 def test_parts_that_there_cannot_be_are_refused(wrong):
     with pytest.raises(ConfigError, match="part"):
         SeedSchedule(seeds=torch.arange(10), batch_size=8, **wrong)
-
-
-@needs_kernels
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"num_parts": 9}, r"num_parts must lie in \[1, 8\]"),
-        ({"part": 4}, r"part must lie in \[0, 3\]"),
-        ({"last_step": 2}, r"last_step must lie in \[0, 1\]"),
-    ],
-)
-def test_the_kernels_refuse_parts_that_there_cannot_be(wrong, message):
-    pipeline = make_pipeline(Graph(csc=CSC), SAMPLER, num_threads=1, depth=1)
-    run = {"batch_size": 8, "shuffle": False, "seed": 0, "epoch": 0, "first_step": 0, "last_step": 1}
-    with pytest.raises(ValueError, match=message):
-        native.kernels().Run(
-            pipeline=pipeline._own_pipeline(),
-            seeds=torch.arange(10),
-            **run | {"part": 0, "num_parts": 4} | wrong,
-        )
 
 
 def test_reads_of_all_parts_are_counted_and_expected_as_of_smaller_batches():
@@ -224,17 +208,8 @@ def _equal(ours, twin):
 
 @given(schedule=schedules(), epoch=st.integers(0, 3), reach=st.integers(1, 4))
 def test_the_compiled_threads_and_the_reference_keep_the_same_shares(schedule, epoch, reach):
-    sampler = SamplerConfig(fanouts=(4, 3))
-    for part in parts_of(dataclasses.replace(schedule, reach=reach)):
-        if not part.num_steps:
-            continue
-        with mock.patch.object(native, "kernels", lambda: None):
-            reference = make_pipeline(Graph(csc=CSC), sampler, num_threads=2, depth=3)
-        compiled = make_pipeline(Graph(csc=CSC), sampler, num_threads=2, depth=3)
-        runs = (pipeline.run(part, epoch, 0, part.num_steps) for pipeline in (compiled, reference))
-        for step, (ours, twin) in enumerate(zip(*runs, strict=True)):
-            assert ours.input_id.equal(part.positions_of(epoch, step))
-            assert ours.input_id.equal(twin.input_id)
+    for part in filter(lambda part: part.num_steps, parts_of(dataclasses.replace(schedule, reach=reach))):
+        for ours, twin, _ in compiled_and_reference(SamplerConfig(fanouts=(4, 3)), part, epoch):
             _equal(ours.sampled, twin.sampled)
             assert len(ours.sampled.nodes_per_hop) == reach + 1
 
@@ -243,13 +218,16 @@ def test_the_compiled_threads_and_the_reference_keep_the_same_shares(schedule, e
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
+        ({"num_parts": 9, "batch_size": 8}, r"num_parts must lie in \[1, 8\]"),
+        ({"part": 4, "num_parts": 4}, r"part must lie in \[0, 3\]"),
+        ({"num_parts": 4, "batch_size": 8, "last_step": 2}, r"last_step must lie in \[0, 1\]"),
         ({"reach": 0}, r"reach must lie in \[1, 1024\]"),
         ({"own": torch.tensor([1])}, "own seeds need a reach"),
         ({"reach": 1, "own": torch.tensor([2, 1])}, "own must be positions of seeds, rising"),
         ({"reach": 1, "own": torch.tensor([10])}, "own must be positions of seeds, rising"),
     ],
 )
-def test_the_kernels_refuse_shares_that_there_cannot_be(wrong, message):
+def test_the_kernels_refuse_parts_and_shares_that_there_cannot_be(wrong, message):
     pipeline = make_pipeline(Graph(csc=CSC), SamplerConfig(fanouts=(4, 3)), num_threads=1, depth=1)
     run = {"batch_size": 10, "shuffle": False, "seed": 0, "epoch": 0, "first_step": 0, "last_step": 1}
     with pytest.raises(ValueError, match=message):

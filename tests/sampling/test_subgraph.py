@@ -1,12 +1,11 @@
 """Subgraph types: induced and bidirectional edges are what their names say, whoever computes them."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
 from tests.extras import NO_PYG
 from tests.kernels import needs_kernels
+from tests.ops.graphs import assert_same_bits_with_any_threads
 from tests.sampling.graphs import power_law_csc
 
 from graphbraid import Graph, native
@@ -72,23 +71,6 @@ def test_the_seeds_and_the_draws_are_those_of_directional_batches():
             assert torch.equal(batch.input_id, drawn.input_id)
             assert set(edges_of(drawn)) <= set(edges_of(batch))
             assert torch.equal(batch.seed_y, drawn.seed_y)
-
-
-@pytest.mark.parametrize("kind", ["induced", "bidirectional"])
-def test_the_same_bits_for_any_number_of_threads_from_any_step_and_pickled(kind):
-    graph = make_graph()
-    expected = [
-        [b.n_id.tolist(), b.edge_index.tolist(), b.e_id.tolist()] for b in make(kind, graph).batches(1)
-    ]
-    three = make(kind, graph, num_workers=3)
-    assert [[b.n_id.tolist(), b.edge_index.tolist(), b.e_id.tolist()] for b in three.batches(1)] == expected
-    rest = [b.edge_index.tolist() for b in three.batches(1, start_step=7)]
-    assert rest == [edges for _, edges, _ in expected[7:]]
-    batch = next(make(kind, graph).batches(1))
-    again = pickle.loads(pickle.dumps(batch))
-    assert again.edge_index.tolist() == expected[0][1]
-    assert again.e_id.tolist() == expected[0][2]
-    assert make(kind, graph)([5, 9]).input_id.tolist() == [5, 9]
 
 
 def test_disjoint_trees_stay_apart():
@@ -213,19 +195,14 @@ def test_compiled_edges_are_those_of_the_reference(wide, with_trees, num_dst, mo
 
 @needs_kernels
 def test_compiled_edges_do_not_depend_on_the_number_of_threads():
-    csc, ids = (
-        power_law_csc(3000, 40000),
-        torch.randperm(3000, generator=torch.Generator().manual_seed(0))[:2000],
-    )
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 5):
-            torch.set_num_threads(threads)
-            edges = induced_edges(csc, ids, ids)
-            found.append([edges.indptr.tolist(), edges.indices.tolist(), edges.positions.tolist()])
-    finally:
-        torch.set_num_threads(before)
-    assert found[0] == found[1] == found[2]
+    csc = power_law_csc(3000, 40000)
+    ids = torch.randperm(3000, generator=torch.Generator().manual_seed(0))[:2000]
+
+    def run():
+        edges = induced_edges(csc, ids, ids)
+        return [edges.indptr, edges.indices, edges.positions]
+
+    assert_same_bits_with_any_threads(run)
 
 
 @needs_kernels

@@ -55,56 +55,6 @@ def test_edges_from_the_future_are_never_drawn(fanouts, strategy, dtype):
     assert drawn
 
 
-def test_nodes_from_the_future_are_never_drawn():
-    data = make_data()
-    for batch in make(data, time_attr="time"):
-        assert (batch.time <= batch.time[: batch.batch_size][batch.batch]).all()
-        assert "seed_time" not in batch
-    later = make(data, time_attr="time", input_time=data.time + 5)
-    assert all((batch.time <= batch.seed_time[batch.batch]).all() for batch in later)
-
-
-@pytest.mark.parametrize("attribute", ["time", "edge_time"])
-def test_last_takes_exactly_the_most_recent(attribute):
-    data, fanout, now = make_data(), 3, 11
-    times = torch.full((NUM_NODES,), now)
-    loader = make(data, (fanout,), time_attr=attribute, input_time=times, temporal_strategy="last")
-    when = data.edge_time if attribute == "edge_time" else data.time[data.edge_index[0]]
-    for batch in loader:
-        for place, node in enumerate(batch.n_id[: batch.batch_size].tolist()):
-            got = when[batch.e_id[batch.edge_index[1] == place]]
-            seen = when[(data.edge_index[1] == node) & (when <= now)].sort().values
-            assert got.sort().values.tolist() == seen[max(len(seen) - fanout, 0) :].tolist()
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"replace": True}, {"weight_attr": "edge_weight"}, {"layout": "blocks"}]
-)
-def test_the_same_bits_for_any_number_of_threads_and_from_any_step(options):
-    options = {
-        "time_attr": "edge_time",
-        "input_time": torch.arange(NUM_NODES) % 20,
-        "shuffle": True,
-        **options,
-    }
-    if options.get("layout") == "blocks":
-        found = [next(iter(make(num_workers=n, **options).batches(1, 2))) for n in (1, 3)]
-        assert torch.equal(found[0].n_id, found[1].n_id)
-        assert torch.equal(found[0].blocks[0].indices, found[1].blocks[0].indices)
-        return
-    expected = bits(make(**options).batches(1))
-    assert bits(make(num_workers=3, **options).batches(1, start_step=1)) == expected[1:]
-    assert bits(make(num_workers=3, **options).batches(0)) != expected
-
-
-def test_without_times_disjoint_trees_have_all_neighbours():
-    data = make_data()
-    batch = next(iter(make(data, (-1,), disjoint=True, batch_size=NUM_NODES)))
-    assert batch.num_edges == NUM_EDGES
-    assert torch.equal(batch.batch[: batch.batch_size], torch.arange(NUM_NODES))
-    assert "seed_time" not in batch
-
-
 def test_a_seed_later_than_all_edges_sees_all_of_them():
     """Links of a test period are such seeds: all come after the graph that they are predicted from."""
     data = make_data()
@@ -120,27 +70,6 @@ def test_a_seed_later_than_all_edges_sees_all_of_them():
         )
     )
     assert batch.num_edges == NUM_EDGES
-
-
-def test_links_see_neighbours_up_to_their_time_and_not_themselves():
-    data = make_data()
-    loader = LinkNeighborLoader(
-        data,
-        [-1, 3],
-        data.edge_index,
-        edge_label_time=data.edge_time,
-        time_attr="edge_time",
-        neg_sampling="binary",
-        exclude_seed_edges=True,
-        batch_size=50,
-        seed=0,
-    )
-    for batch in loader:
-        assert torch.equal(batch.edge_label_time, data.edge_time[batch.input_id].repeat(2))
-        tree = batch.batch[batch.edge_index[1]]
-        assert (batch.edge_time <= batch.edge_label_time[:50][tree]).all()
-        drawn = set(map(tuple, data.edge_index[:, batch.e_id].t().tolist()))
-        assert not drawn & set(map(tuple, data.edge_index[:, batch.input_id].t().tolist()))
 
 
 def test_times_of_two_kinds_compare():

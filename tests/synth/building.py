@@ -354,11 +354,12 @@ def openmp_programs(factory: pytest.TempPathFactory, name: str, wanted: Mapping[
     return Together(factory, name, wanted, write, link)
 
 
-def run(folder: Path, *options: str, code: int = 0) -> str:
+def run(folder: Path, *options: str, code: int = 0, **environment: str) -> str:
     """What a program says: its output, or its errors if it is to end with another code."""
     command = [str(folder / "train"), "--home", str(folder), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == code, (done.returncode, done.stderr)
+    given = os.environ | environment
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=given)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     return done.stdout if code == 0 else done.stderr
 
 

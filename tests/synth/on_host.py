@@ -1,6 +1,5 @@
 """Building synthesised programs for a GPU: on the processor, where their kernels run too, and with nvcc."""
 
-import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -9,7 +8,6 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from tests.extras import PATIENCE
 from tests.synth.building import CSRC, PACKAGE, RUNTIME, Together, Wanted, by_one, compile_with, precompile
 
 from graphbraid.synth import write_cuda
@@ -69,15 +67,6 @@ class HostPrograms:
         """Compile a source, with the headers that a program takes along."""
         includes = tuple(program / room for room in ("csrc", "runtime", "runtime_cuda"))
         compile_with(includes, *options, _ON_HOST, "-x", "c++", "-c", str(source), "-o", str(to))
-
-
-def run_on_host(folder: Path, *options: str, code: int = 0, **environment: str) -> str:
-    """What a program says: its output, or its errors if it is to end with another code."""
-    command = [str(folder / "train"), "--home", str(folder), *options]
-    given = os.environ | environment
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=given)
-    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    return done.stdout if code == 0 else done.stderr
 
 
 def nvcc(source: Path, to: Path) -> None:

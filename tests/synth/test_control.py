@@ -25,7 +25,7 @@ from tests.synth.building import (
     run,
     store_of,
 )
-from tests.synth.on_host import HostPrograms, run_on_host
+from tests.synth.on_host import HostPrograms
 from tests.synth.programs import program
 from tests.synth.ranks import rank_programs, run_ranks, tool
 
@@ -170,7 +170,7 @@ def test_ranks_decide_as_the_engine(name, of_ranks):
 @pytest.mark.slow
 def test_programs_for_a_gpu_decide_as_the_engine(name, on_host):
     folder = on_host[name]
-    said = run_on_host(folder, "--data", str(store_of(folder)))
+    said = run(folder, "--data", str(store_of(folder)))
     assert_alike(said, of_example(TEXTS[name], name, 12), name)
 
 

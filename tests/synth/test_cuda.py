@@ -28,9 +28,10 @@ from tests.synth.building import (
     made,
     more,
     of_example,
+    run,
     store_of,
 )
-from tests.synth.on_host import CUDA, HostPrograms, nvcc, run_on_host
+from tests.synth.on_host import CUDA, HostPrograms, nvcc
 from tests.synth.test_own_layers import GRAPHS, MESSAGES, PLAIN, layer_of
 from tests.synth.test_own_layers import made as of_messages
 
@@ -125,11 +126,11 @@ def test_every_model_has_the_engines_losses_in_any_order_of_threads(
     folder = programs[f"{model} {aggregation} {is_short}"]
     text = (folder / "main.cu").read_text()
     assert ("long_rows(3, " in text) == is_short
-    said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
     planned = re.search(r"Memory gpu\{(\d+)\};", text)
     assert planned is not None
     assert f"memory {planned[1]} bytes of the processor" in said
-    backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
+    backwards = run(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
     assert losses_of(backwards) == losses_of(said)[:6]  # to the bit: nothing is summed by atomics
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, made(model, aggregation).model)
 
@@ -137,7 +138,7 @@ def test_every_model_has_the_engines_losses_in_any_order_of_threads(
 @pytest.mark.slow
 def test_weights_of_edges_go_with_a_transpose(programs):
     graph, folder, synthesis = WANTED["weighted"].graph, programs["weighted"], made("GCN", "Sum")
-    losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
+    losses = losses_of(run(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=Rates())).losses, rel=1e-5)
 
 
@@ -147,7 +148,7 @@ def test_features_with_zeros_are_multiplied_as_such(path, options, rates, progra
     folder, synthesis = programs[f"zeros {options}"], made("SAGE", "Mean")
     graph, lowering = datasets.open_store(store_of(folder)), CompileOptions(rates=rates)
     assert synthesis.lower(graph, lowering).program.input_path == path
-    losses = losses_of(run_on_host(folder, "--data", str(store_of(folder))))
+    losses = losses_of(run(folder, "--data", str(store_of(folder))))
     assert losses == pytest.approx(train(synthesis, graph, CompileOptions(rates=rates)).losses, rel=1e-5)
 
 
@@ -155,8 +156,8 @@ def test_features_with_zeros_are_multiplied_as_such(path, options, rates, progra
 @pytest.mark.slow
 def test_layers_with_more(layers, store, programs, tmp_path):
     synthesis, graph, folder = more(layers), datasets.open_store(store), programs[layers]
-    said = run_on_host(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
-    backwards = run_on_host(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
+    said = run(folder, "--data", str(store), "--save", str(tmp_path / "trained"))
+    backwards = run(folder, "--data", str(store), "--epochs", "6", GB_HOST_BACKWARDS="1")
     assert losses_of(backwards) == losses_of(said)[:6]
     assert_trained_alike(said, tmp_path / "trained", synthesis, graph, more(layers).model)
 
@@ -167,20 +168,20 @@ def test_own_layers(name, programs):
     synthesis, folder = of_messages(layer_of(name)), programs[name]
     store = store_of(folder)
     assert "struct Message0 {" in (folder / "main.cu").read_text()
-    losses = losses_of(run_on_host(folder, "--data", str(store)))
-    assert losses == losses_of(run_on_host(folder, "--data", str(store), GB_HOST_BACKWARDS="1"))
+    losses = losses_of(run(folder, "--data", str(store)))
+    assert losses == losses_of(run(folder, "--data", str(store), GB_HOST_BACKWARDS="1"))
     assert losses == pytest.approx(train(synthesis, datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_heads_of_more_columns_than_a_group_sums_at_a_time(store, programs):
-    losses = losses_of(run_on_host(programs["wide"], "--data", str(store)))
+    losses = losses_of(run(programs["wide"], "--data", str(store)))
     assert losses == pytest.approx(train(wide(), datasets.open_store(store)).losses, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_attention_with_dropout_of_its_own(store, programs):
-    losses = losses_of(run_on_host(programs["attending"], "--data", str(store), "--epochs", "20"))
+    losses = losses_of(run(programs["attending"], "--data", str(store), "--epochs", "20"))
     expected = train(attending(), datasets.open_store(store)).losses[:20]
     assert losses == pytest.approx(expected, rel=1e-5)
 
@@ -189,21 +190,21 @@ def test_attention_with_dropout_of_its_own(store, programs):
 @pytest.mark.slow
 def test_optimizers(optimizer, store, programs):
     synthesis, graph = made("GCN", "Sum", optimizer=optimizer), datasets.open_store(store)
-    losses = losses_of(run_on_host(programs[optimizer], "--data", str(store)))
+    losses = losses_of(run(programs[optimizer], "--data", str(store)))
     assert losses == pytest.approx(train(synthesis, graph).losses, rel=1e-5)
 
 
 @pytest.mark.slow
 def test_too_little_memory_no_gpu_and_a_damaged_array_are_named(store, programs, tmp_path):
     folder = Path(shutil.copytree(programs["SAGE Max False"], tmp_path / "out"))
-    said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="2000")
+    said = run(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="2000")
     assert re.search(r"train: this training takes 0.\d+ GB of the GPU's memory; of the processor", said)
     assert "0.000 GB of 0.000 GB are free" in said
-    said = run_on_host(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="0")
+    said = run(folder, "--data", str(store), code=1, GB_HOST_GPU_BYTES="0")
     assert "train: there is no GPU that CUDA can use: no CUDA-capable device is detected" in said
     file = sorted((folder / "plan").glob("*.npy"))[0]
     flip_a_byte(file, -1)
-    assert f"train: {file}: its values are different" in run_on_host(folder, "--data", str(store), code=1)
+    assert f"train: {file}: its values are different" in run(folder, "--data", str(store), code=1)
 
 
 @pytest.mark.slow

@@ -16,3 +16,14 @@ def losses(trainer: Trainer) -> list[float]:
     trainer.callbacks.append(Record())
     trainer.fit()
     return record
+
+
+class StopAt(Callback):
+    """Asks a run to stop after a step, if any."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+
+    def on_step_end(self, trainer: Trainer, step: Any) -> None:
+        if step.global_step == self.step:
+            trainer.request_stop()

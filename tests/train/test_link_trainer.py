@@ -15,13 +15,13 @@ from tests.train.linked_communities import (
     rows_alone,
     sage,
 )
-from tests.train.recorded import losses
+from tests.train.recorded import StopAt, losses
 from torch import Tensor, nn
 
 from graphbraid.errors import ConfigError, DataError, ResourceError
 from graphbraid.graph import Graph
 from graphbraid.nn import DistMult, DotProduct, GraphSAGE, LinkModel, MLPPredictor, NodeEmbedding
-from graphbraid.train import Callback, TrainConfig, Trainer
+from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.inference import infer
 from graphbraid.train.step.links.data import LinkData
 
@@ -178,14 +178,8 @@ def test_losses_do_not_depend_on_the_number_of_threads():
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
     graph = relations()
     whole = losses(Trainer(rgcn(graph), graph, **OF_RELATIONS))
-
-    class Stop(Callback):
-        def on_step_end(self, trainer: Trainer, step: Any) -> None:
-            if step.global_step == 7:  # of six steps an epoch
-                trainer.request_stop()
-
     options = OF_RELATIONS | {"out_dir": tmp_path / "run"}
-    begun = losses(Trainer(rgcn(graph), graph, **options, callbacks=[Stop()]))
+    begun = losses(Trainer(rgcn(graph), graph, **options, callbacks=[StopAt(7)]))  # of six steps an epoch
     assert len(begun) % (len(whole) // 3) > 0
     rest = losses(Trainer(rgcn(graph, seed=1), graph, **options, resume=True))
     assert begun + rest == whole
@@ -198,15 +192,6 @@ def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
     )
     with pytest.raises(DataError, match="another graph"):
         Trainer(rgcn(moved), moved, **options, resume=True).fit()
-
-
-@pytest.mark.slow
-def test_a_run_stops_early_and_keeps_its_best_epoch():
-    graph = one_relation()
-    options = OPTIONS | {"epochs": 40, "patience": 2, "lr": 0.05, "monitor": "auc"}
-    result = Trainer(sage(graph), graph, **options).fit()
-    assert (result.status, result.monitor) == ("early-stopped", "auc")
-    assert result.best_value == max(row["val_auc"] for row in result.history)
 
 
 @pytest.mark.slow

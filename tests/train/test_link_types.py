@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.suites import few_of
 from tests.train.linked_communities import KNOWS, LIKES, one_relation, relations, sage
 from tests.train.linked_types import FILMS, MADE, RATES, STUDIOS, USERS, as_pairs, by_type, films
 from tests.train.recorded import losses
@@ -133,18 +132,6 @@ def test_a_batch_holds_none_of_its_links_and_its_negatives_are_of_the_right_type
 
 
 # ---- learning and scores
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("negatives", few_of(["binary", "triplet", "shared"], {"shared"}))
-def test_links_between_two_types_are_learned(negatives):
-    graph = films()
-    trainer = Trainer(by_type(graph), graph, **OPTIONS | {"epochs": 8, "negatives": negatives})
-    before = trainer.evaluate("test")
-    result = trainer.fit()
-    assert result.test["auc"] > 0.7
-    assert result.test["mrr"] > before["mrr"]
-    assert trainer.evaluate("test") == result.test
 
 
 @pytest.mark.slow

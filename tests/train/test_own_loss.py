@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from sklearn import metrics as sk
 from tests.train.communities import community_graph, new_model
 from tests.train.recorded import losses
+from tests.train.test_metrics import in_chunks
 from torch import Tensor, nn
 from torchmetrics import MeanAbsoluteError, MetricCollection
 from torchmetrics.classification import BinaryFBetaScore, MulticlassAccuracy, MulticlassConfusionMatrix
@@ -17,10 +18,8 @@ from graphbraid import distributed
 from graphbraid.errors import ConfigError
 from graphbraid.nn import GCN
 from graphbraid.train import TrainConfig, Trainer
-from graphbraid.train.inference.metrics import Scores, metric_kinds
 from graphbraid.train.task import LOSSES, Task, check_own_loss, with_own_loss
 
-CPU = torch.device("cpu")
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 64, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
 
 
@@ -162,18 +161,11 @@ def test_a_run_with_an_own_loss_resumes_with_the_same_one_alone(tmp_path):
 # ---- metrics
 
 
-def scored(task: Task, wanted: Any, outputs: Tensor, labels: Tensor) -> dict[str, float]:
-    scores = Scores(task, metric_kinds(task, wanted), CPU)
-    for part, rows in zip(outputs.split(17), labels.split(17), strict=True):
-        scores.update(part, rows)
-    return scores.compute()
-
-
 @pytest.mark.parametrize("width", [2, 4])
 def test_average_precision_of_classes_equals_scikit_learns(width):
     torch.manual_seed(0)
     outputs, labels = torch.randn(100, width), torch.randint(width, (100,))
-    found = scored(Task(name="single-label", width=width), ("average_precision",), outputs, labels)
+    found = in_chunks(Task(name="single-label", width=width), ("average_precision",), outputs, labels)
     shares = outputs.softmax(1)
     each = [sk.average_precision_score(labels == k, shares[:, k]) for k in range(width)]
     expected = each[1] if width == 2 else sum(each) / width
@@ -185,7 +177,7 @@ def test_average_precision_of_labels_counts_those_that_occur(width):
     torch.manual_seed(1)
     outputs, labels = torch.randn(100, width), (torch.rand(100, width) < 0.3).float()
     labels[:, 1:2] = 0
-    found = scored(Task(name="multi-label", width=width), ("average_precision",), outputs, labels)
+    found = in_chunks(Task(name="multi-label", width=width), ("average_precision",), outputs, labels)
     each = [sk.average_precision_score(labels[:, k], outputs[:, k]) for k in range(width) if k != 1]
     assert found["average_precision"] == pytest.approx(sum(each) / len(each), abs=1e-5)
 
@@ -194,7 +186,7 @@ def test_own_metrics_equal_torchmetrics():
     torch.manual_seed(2)
     outputs, labels = torch.randn(100, 2), torch.randint(2, (100,))
     own = MetricCollection({"top1": MulticlassAccuracy(2), "recall": MulticlassAccuracy(2, average="micro")})
-    found = scored(
+    found = in_chunks(
         Task(name="single-label", width=2), ("accuracy", own, BinaryFBetaScore(2.0)), outputs, labels
     )
     assert list(found) == ["loss", "accuracy", "recall", "top1", "BinaryFBetaScore"]
@@ -203,7 +195,7 @@ def test_own_metrics_equal_torchmetrics():
     assert found["recall"] == pytest.approx(found["accuracy"])
     assert found["top1"] == pytest.approx(sk.balanced_accuracy_score(labels, predicted))
     targets = torch.randn(100)
-    error = scored(Task(name="regression", width=1), (MeanAbsoluteError(),), outputs[:, :1], targets)
+    error = in_chunks(Task(name="regression", width=1), (MeanAbsoluteError(),), outputs[:, :1], targets)
     assert error["MeanAbsoluteError"] == pytest.approx(
         sk.mean_absolute_error(targets, outputs[:, 0]), rel=1e-5
     )

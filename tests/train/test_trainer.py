@@ -9,7 +9,7 @@ import pytest
 import torch
 from tests.extras import NO_TENSORBOARD
 from tests.train.communities import Sage, community_graph, new_model
-from tests.train.recorded import losses
+from tests.train.recorded import StopAt, losses
 from torch import nn
 
 from graphbraid.errors import ConfigError, DataError, TrainingError
@@ -244,10 +244,6 @@ def test_callbacks_are_told_in_order():
 
 
 def test_callback_can_stop_the_run_and_its_error_reaches_the_caller():
-    class Stop(Callback):
-        def on_step_end(self, trainer: Trainer, record: object) -> None:
-            trainer.request_stop()
-
     class Fail(Callback):
         seen: BaseException | None = None
 
@@ -258,7 +254,7 @@ def test_callback_can_stop_the_run_and_its_error_reaches_the_caller():
             self.seen = error
 
     graph, fail = community_graph(), Fail()
-    result = Trainer(new_model(graph), graph, **OPTIONS, callbacks=[Stop()]).fit()
+    result = Trainer(new_model(graph), graph, **OPTIONS, callbacks=[StopAt(0)]).fit()
     assert (result.status, result.global_step) == ("stopped", 1)
     with pytest.raises(KeyError, match="mine"):
         Trainer(new_model(graph), graph, **OPTIONS, callbacks=[fail]).fit()

@@ -7,7 +7,7 @@ import torch
 from tests.extras import NO_PYG, to_hetero
 from tests.modules import module_of
 from tests.train.communities import community_graph, new_model
-from tests.train.recorded import losses
+from tests.train.recorded import StopAt, losses
 from tests.train.typed_communities import IN, PAPERS, VENUES, bibliography
 from torch import nn
 
@@ -17,7 +17,7 @@ from graphbraid.fullgraph.reading import relational
 from graphbraid.graph import Graph
 from graphbraid.nn import RGCN
 from graphbraid.nn.module_traits import in_mode
-from graphbraid.train import Callback, Trainer
+from graphbraid.train import Trainer
 from graphbraid.train.inference import infer
 
 OPTIONS: dict[str, Any] = {"epochs": 3, "batch_size": 32, "fanouts": (5, 5), "lr": 0.02, "threads": 1}
@@ -30,33 +30,9 @@ def rgcn(graph: Graph, seed: int = 0, **options: Any) -> RGCN:
 
 def with_venue_features(graph: Graph) -> Graph:
     """The same graph, in which every type has features, as PyG's models need."""
-    nodes = {name: graph.nodes_of(name) for name in graph.node_types}
-    return Graph.from_relations(
-        graph.to_edge_indices(),
-        {name: one.num_nodes for name, one in nodes.items()},
-        x={name: torch.ones(VENUES, 1) if one.x is None else one.x for name, one in nodes.items()},
-        y={"paper": nodes["paper"].y},
-        splits={"paper": nodes["paper"].splits},
-    )
-
-
-@pytest.mark.slow
-def test_rgcn_learns_on_mini_batches_and_predicts():
-    graph = bibliography()
-    trainer = Trainer(rgcn(graph), graph, **OPTIONS | {"epochs": 8})
-    assert (trainer.task.name, trainer.task.width) == ("single-label", 3)
-    result = trainer.fit()
-    assert result.test["accuracy"] > 0.75  # a third by chance
-    assert result.history[-1]["train_loss"] < result.history[0]["train_loss"]
-    outputs = trainer.predict(probabilities=True)
-    assert outputs.shape == (PAPERS, 3)
-    torch.testing.assert_close(outputs.sum(1), torch.ones(PAPERS))
-    test = graph.nodes_of("paper").split("test")
-    y = graph.nodes_of("paper").y
-    assert y is not None
-    assert trainer.evaluate("test")["accuracy"] == pytest.approx(
-        float((outputs[test].argmax(1) == y[test]).float().mean())
-    )
+    x = {name: graph.nodes_of(name).x for name in graph.node_types}
+    filled = {name: torch.ones(VENUES, 1) if one is None else one for name, one in x.items()}
+    return relabelled(graph, {"paper": graph.nodes_of("paper").y}, filled)
 
 
 @pytest.mark.parametrize("mode", ["sampled", "full"])
@@ -92,15 +68,8 @@ def test_predictions_in_parts_are_those_of_one_pass(kind, monkeypatch):
 def test_a_run_goes_on_in_the_middle_of_an_epoch(tmp_path):
     graph = bibliography()
     whole = losses(Trainer(rgcn(graph), graph, **OPTIONS))
-
-    class Stop(Callback):
-        def on_step_end(self, trainer: Trainer, step: Any) -> None:
-            if step.global_step == 5:  # of four steps an epoch
-                trainer.request_stop()
-
     options = OPTIONS | {"out_dir": tmp_path / "run"}
-    stopped = Trainer(rgcn(graph), graph, **options, callbacks=[Stop()])
-    begun = losses(stopped)
+    begun = losses(Trainer(rgcn(graph), graph, **options, callbacks=[StopAt(5)]))  # of four steps an epoch
     rest = losses(Trainer(rgcn(graph, seed=1), graph, **options, resume=True))
     assert begun + rest == whole
     other = bibliography(seed=1)
@@ -274,12 +243,12 @@ def test_the_type_to_learn_is_the_labelled_one_or_must_be_named():
         predicting.fit()
 
 
-def relabelled(graph: Graph, y: dict[str, Any]) -> Graph:
+def relabelled(graph: Graph, y: dict[str, Any], x: dict[str, Any] | None = None) -> Graph:
     nodes = {name: graph.nodes_of(name) for name in graph.node_types}
     return Graph.from_relations(
         graph.to_edge_indices(),
         {name: one.num_nodes for name, one in nodes.items()},
-        x={name: one.x for name, one in nodes.items()},
+        x=x or {name: one.x for name, one in nodes.items()},
         y=y,
         splits={name: nodes[name].splits for name in y},
     )

@@ -6,7 +6,7 @@ from tests.extras import NO_PYG
 from tests.fullgraph.graphs import CHANNELS, CLASSES, make_graph, unlowerable
 from tests.modules import module_of
 from tests.train.recorded import losses as losses_of_steps
-from tests.train.test_typed_trainer import OPTIONS, pyg_model, rgcn, with_venue_features
+from tests.train.test_typed_trainer import OPTIONS, rgcn, with_venue_features
 from tests.train.typed_communities import bibliography
 from torch import nn
 
@@ -28,30 +28,45 @@ def make(graph=None, **options):
     return Trainer(gnn.GCN(CHANNELS, 16, CLASSES, 2, dropout=0.4), graph or make_graph(), **options)
 
 
-def test_compiled_training_has_the_losses_of_the_model_itself(monkeypatch):
-    compiled = make()
+def of_several_labels():
+    labels = (torch.arange(80)[:, None] % 7 < torch.arange(5)).float()
+    trainer = make(make_graph(train=40).replace(y=labels))
+    assert trainer.task.name == "multi-label"
+    return trainer
+
+
+def of_edge_weights():
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
+
+    def forward(self, x, edge_index, edge_weight=None):
+        return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
+
+    torch.manual_seed(0)
+    weighted = module_of(forward, first=pyg.GCNConv(CHANNELS, 16), second=pyg.GCNConv(16, CLASSES))
+    return Trainer(weighted, make_graph(weighted=True), mode="full", epochs=8, eval_every=0)
+
+
+COMPILED = {
+    "labels of one class": make,
+    "several labels": of_several_labels,
+    "edge weights": of_edge_weights,
+    "clip": lambda: make(clip=0.5),
+    "class weights": lambda: make(class_weights="balanced"),
+    "accumulate": lambda: make(accumulate=2),
+}
+
+
+@pytest.mark.parametrize("what", COMPILED)
+def test_compiled_training_has_the_losses_of_the_model_itself(what, monkeypatch):
+    compiled = COMPILED[what]()
     first = losses(compiled)
-    assert compiled.runner.engine is not None
+    assert compiled.runner.engine is not None, compiled.uncompiled_reason
     assert compiled.uncompiled_reason == ""
-    plain = make()
     monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
+    plain = COMPILED[what]()
     assert losses(plain) == pytest.approx(first, rel=1e-5)
     assert plain.uncompiled_reason == "switched off"
     assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
-
-
-def test_multi_label_graphs_are_compiled_too(monkeypatch):
-    def multi_label():
-        trainer = make(
-            graph=make_graph(train=60).replace(y=(torch.arange(80)[:, None] % 7 < torch.arange(5)).float())
-        )
-        return trainer, losses(trainer)
-
-    compiled, first = multi_label()
-    assert compiled.task.name == "multi-label"
-    assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
-    assert multi_label()[1] == pytest.approx(first, rel=1e-5)
 
 
 @pytest.mark.parametrize(("spare", "spare_bytes"), [(None, None), (0, 0), ("1MiB", 1 << 20)])
@@ -59,13 +74,6 @@ def test_spare_memory_is_what_the_program_may_take_to_save_time(spare, spare_byt
     trainer = make(spare=spare, epochs=1)
     trainer.fit()
     assert trainer.runner.engine.runner.lowered.options.spare_bytes == spare_bytes
-
-
-@pytest.mark.parametrize("options", [{"clip": 0.5}, {"class_weights": "balanced"}, {"accumulate": 2}])
-def test_what_the_trainer_adds_to_a_step_stays(monkeypatch, options):
-    first = losses(make(**options))
-    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
-    assert losses(make(**options)) == pytest.approx(first, rel=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -80,26 +88,6 @@ def test_what_is_not_compiled_trains_and_says_why(model, options, reason):
     trainer.fit()
     assert trainer.runner.engine is None
     assert reason in trainer.uncompiled_reason
-
-
-def test_a_model_that_takes_edge_weights_is_compiled(monkeypatch):
-    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)
-
-    def forward(self, x, edge_index, edge_weight=None):
-        return self.second(self.first(x, edge_index, edge_weight).relu(), edge_index, edge_weight)
-
-    def trained():
-        torch.manual_seed(0)
-        weighted = module_of(forward, first=pyg.GCNConv(CHANNELS, 16), second=pyg.GCNConv(16, CLASSES))
-        trainer = Trainer(weighted, make_graph(weighted=True), mode="full", epochs=8, eval_every=0)
-        return trainer, losses(trainer)
-
-    compiled, first = trained()
-    assert compiled.runner.engine is not None, compiled.uncompiled_reason
-    monkeypatch.setattr("graphbraid.train.step.whole.compile_for", lambda *_: (None, "switched off"))
-    plain, second = trained()
-    assert second == pytest.approx(first, rel=1e-5)
-    assert plain.evaluate("test") == pytest.approx(compiled.evaluate("test"), rel=1e-4)
 
 
 def test_a_lazily_built_model_is_compiled_after_its_first_run():
@@ -189,12 +177,3 @@ def test_a_model_of_ones_own_trains_on_the_whole_graph_as_it_is_written():
     trainer = Trainer(model, graph, **OPTIONS | {"mode": "full"})
     assert trainer.fit().status == "finished"
     assert "its outputs of 'paper' read no edges" in trainer.uncompiled_reason
-
-
-@pytest.mark.slow
-def test_a_model_of_pyg_learns_on_the_whole_graph_by_the_engine():
-    graph = with_venue_features(bibliography())
-    trainer = Trainer(pyg_model(graph, "HeteroConv"), graph, **OPTIONS | {"mode": "full", "epochs": 40})
-    result = trainer.fit()
-    assert trainer.uncompiled_reason == ""
-    assert result.test["accuracy"] > 0.75

@@ -53,7 +53,7 @@ class OfData(Stack):
 
 
 def featured(run):
-    """A model class whose forward is ``run(model, x, edge_index, edge_attr)``."""
+    """A model class whose forward is ``run(model, x, edge_index, ...)``, of any names of edges' values."""
 
     class Body(Calls):
         def __init__(self, make, **parts):

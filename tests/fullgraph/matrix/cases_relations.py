@@ -5,8 +5,9 @@ import copy
 import torch
 import torch_geometric.nn as pyg
 from tests.fullgraph.matrix.case import Case, layer, left
+from tests.fullgraph.matrix.cases_edges import featured
 from tests.fullgraph.matrix.graphs import CHANNELS
-from tests.fullgraph.matrix.models import Calls, Stack, frozen
+from tests.fullgraph.matrix.models import Stack, frozen
 from torch import nn
 
 from graphbraid import nn as gnn
@@ -36,17 +37,6 @@ class OfData(Stack):
     def forward(self, data):
         h = self.between(self.first(data.x, data.edge_index, data.edge_type))
         return self.second(x=h, edge_index=data.edge_index, edge_type=data.edge_type)
-
-
-def related(run):
-    """A model class whose forward is ``run(model, x, edge_index, edge_type)``."""
-
-    class Body(Calls):
-        def __init__(self, make, **parts):
-            super().__init__(make, None, **parts)
-            del self.run
-
-    return type("Related", (Body,), {"forward": run})
 
 
 def residual(self, x, edge_index, edge_type):
@@ -117,8 +107,8 @@ _CASES = [
     ),
     case("graphbraid's RGCNConv", "BasisRGCNConv", lambda: Related(conv(gnn.BasisRGCNConv, num_bases=2))),
     case("RGCNConv", "of forward(data)", lambda: OfData(_PLAIN)),
-    case("RGCNConv", "residual", lambda: related(residual)(_PLAIN)),
-    case("RGCNConv", "a layer used twice", lambda: related(shared)(conv(num_bases=2))),
+    case("RGCNConv", "residual", lambda: featured(residual)(_PLAIN)),
+    case("RGCNConv", "a layer used twice", lambda: featured(shared)(conv(num_bases=2))),
     case("RGCNConv", "evaluation", lambda: Related(_PLAIN, nn.Dropout(0.5)).eval()),
     case("RGCNConv", "batch norm", lambda: Related(_PLAIN, nn.BatchNorm1d(8))),
     case("RGCNConv", "a frozen weight", lambda: frozen(Related(_PLAIN), ".weight")),
@@ -129,12 +119,12 @@ _CASES = [
         for name, (given, reason) in _LEFT.items()
     ),
     left_alone("a subclass", lambda: Related(conv(type("RGCNConv", (pyg.RGCNConv,), {})))),
-    left_alone("other relations", lambda: related(other_relations)(_PLAIN)),
+    left_alone("other relations", lambda: featured(other_relations)(_PLAIN)),
     left_alone(
         "beside GCNConv",
-        lambda: related(beside_gcn)(_PLAIN, gcn=pyg.GCNConv(CHANNELS, 8)),
+        lambda: featured(beside_gcn)(_PLAIN, gcn=pyg.GCNConv(CHANNELS, 8)),
         "others all edges together",
     ),
-    left_alone("of a pair", lambda: related(of_a_pair)(_PLAIN), "a pair of matrices"),
+    left_alone("of a pair", lambda: featured(of_a_pair)(_PLAIN), "a pair of matrices"),
 ]
 RELATIONAL = sorted(_CASES, key=lambda case: [*_KINDS].index(case.part))

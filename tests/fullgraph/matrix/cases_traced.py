@@ -50,8 +50,8 @@ class Doubled(pyg.GCNConv):
 class Tutorial(pyg.MessagePassing):
     """After "Creating Message Passing Networks" of PyG's documentation."""
 
-    def __init__(self, i, o):
-        super().__init__(aggr="add")
+    def __init__(self, i=HIDDEN, o=HIDDEN, aggr="add"):
+        super().__init__(aggr=aggr)
         self.lin = nn.Linear(i, o, bias=False)
         self.bias = nn.Parameter(torch.linspace(-1, 1, o))
 

@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.sampling.graphs import power_law_csc
 from tests.sampling.test_sampler import assert_same
-from tests.sampling.triton.test_sampler import on_cpu
+from tests.sampling.triton.test_sampler import drawn_samples, on_cpu
 from tests.suites import examples
 
 from graphbraid.errors import ConfigError, DataError
@@ -42,30 +42,17 @@ def spoil(csc, nodes):
 
 
 @settings(max_examples=examples(20), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_batches_do_not_depend_on_which_lists_are_hot(pipeline, data):
-    nodes = data.draw(st.integers(1, 40))
-    weighted, replace = data.draw(st.booleans()), data.draw(st.booleans())
-    csc = power_law_csc(
-        nodes,
-        data.draw(st.integers(0, 200)),
-        wide=data.draw(st.booleans()),
-        seed=data.draw(st.integers(0, 99)),
-        weighted=weighted,
-    )
-    config = SamplerConfig(
-        fanouts=tuple(data.draw(st.lists(st.integers(0 if replace else -1, 9), min_size=1, max_size=3))),
-        replace=replace,
-        layout=data.draw(st.sampled_from(["subgraph", "blocks"])),
-        weighted=weighted,
-        return_edge_id=data.draw(st.booleans()),
-    )
-    num_hot = data.draw(st.integers(0, nodes))
-    is_first = data.draw(st.booleans())  # as in a store that was renumbered by score
-    order = torch.randperm(nodes, generator=torch.Generator().manual_seed(data.draw(st.integers(0, 9))))
+@given(
+    drawn=drawn_samples(),
+    share=st.floats(0, 1),
+    is_first=st.booleans(),  # as in a store that was renumbered by score
+    number=st.integers(0, 9),
+)
+def test_batches_do_not_depend_on_which_lists_are_hot(pipeline, drawn, share, is_first, number):
+    csc, config, seeds, key = drawn
+    order = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(number))
+    num_hot = round(share * csc.num_dst)
     hot = torch.arange(num_hot) if is_first else order[:num_hot]
-    seeds = torch.tensor(data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=12)))
-    key = data.draw(st.integers(0, 2**64 - 1))
     on_host = copy_of(csc)
     running = pipeline(on_host, config, hot)
     spoil(on_host, hot)  # the device's copies are what is read

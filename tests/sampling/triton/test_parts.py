@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 from tests.extras import NO_TRITON
 from tests.sampling.graphs import power_law_csc
+from tests.sampling.triton.test_sampler import drawn_samples
 
 from graphbraid.ops import rng
 from graphbraid.sampling import SamplerConfig, sample_batch
@@ -82,19 +82,10 @@ def bounds():
     return importlib.import_module("graphbraid.sampling.triton.relabel")
 
 
-@given(data=st.data())
-def test_no_batch_holds_more_than_its_bounds(bounds, data):
-    nodes = data.draw(st.integers(1, 40))
-    csc = power_law_csc(nodes, data.draw(st.integers(0, 300)), seed=data.draw(st.integers(0, 9)))
-    replace = data.draw(st.booleans())
-    fanouts = st.lists(st.integers(0 if replace else -1, 9), min_size=1, max_size=4)
-    config = SamplerConfig(
-        fanouts=tuple(data.draw(fanouts)),
-        replace=replace,
-        layout=data.draw(st.sampled_from(["subgraph", "blocks"])),
-    )
-    seeds = torch.tensor(data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=12)))
-    sampled = sample_batch(csc, config, seeds, data.draw(st.integers(0, 2**64 - 1)))
+@given(drawn=drawn_samples(num_edges=300, most_hops=4))
+def test_no_batch_holds_more_than_its_bounds(bounds, drawn):
+    csc, config, seeds, key = drawn
+    sampled = sample_batch(csc, config, seeds, key)
     seed_edges = int(csc.degrees()[seeds].sum())
     batch = bounds.BatchBounds(
         bounds.GraphBounds.of(csc, config), config, num_seeds=len(seeds), seed_edges=seed_edges
@@ -105,7 +96,7 @@ def test_no_batch_holds_more_than_its_bounds(bounds, data):
         assert rows <= batch.rows
         assert edges <= batch.edges
         batch.advance(batch.edges)
-        assert known + sampled.nodes_per_hop[hop + 1] <= batch.nodes <= len(seeds) + nodes
+        assert known + sampled.nodes_per_hop[hop + 1] <= batch.nodes <= len(seeds) + csc.num_dst
     assert len(seeds) + sum(sampled.edges_per_hop) <= batch.positions
 
 

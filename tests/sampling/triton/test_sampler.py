@@ -96,24 +96,33 @@ def test_batches_equal_the_references_bit_for_bit(pipeline, layout, replace, wei
         assert_epoch_is_the_references(running, csc, config, schedule, x=x)
 
 
-@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_graph_and_any_options_give_the_references_batches(pipeline, data):
-    nodes = data.draw(st.integers(1, 40))
-    weighted, replace = data.draw(st.booleans()), data.draw(st.booleans())
+@st.composite
+def drawn_samples(draw, num_edges=200, most_hops=3):
+    """A graph with hubs, a configuration, seeds and the key of a batch, all of them small."""
+    nodes, replace, weighted = draw(st.integers(1, 40)), draw(st.booleans()), draw(st.booleans())
+    fanouts = st.lists(st.integers(0 if replace else -1, 9), min_size=1, max_size=most_hops)
     csc = power_law_csc(
-        nodes, data.draw(st.integers(0, 200)), seed=data.draw(st.integers(0, 99)), weighted=weighted
-    )
-    smallest = 0 if replace else -1
-    config = SamplerConfig(
-        fanouts=tuple(data.draw(st.lists(st.integers(smallest, 9), min_size=1, max_size=3))),
-        replace=replace,
-        layout=data.draw(st.sampled_from(["subgraph", "blocks"])),
+        nodes,
+        draw(st.integers(0, num_edges)),
+        wide=draw(st.booleans()),
+        seed=draw(st.integers(0, 99)),
         weighted=weighted,
-        return_edge_id=data.draw(st.booleans()),
     )
-    seeds = torch.tensor(data.draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=12)))
-    key = data.draw(st.integers(0, 2**64 - 1))
+    config = SamplerConfig(
+        fanouts=tuple(draw(fanouts)),
+        replace=replace,
+        layout=draw(st.sampled_from(["subgraph", "blocks"])),
+        weighted=weighted,
+        return_edge_id=draw(st.booleans()),
+    )
+    seeds = torch.tensor(draw(st.lists(st.integers(0, nodes - 1), min_size=1, max_size=12)))
+    return csc, config, seeds, draw(st.integers(0, 2**64 - 1))
+
+
+@settings(max_examples=examples(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=drawn_samples())
+def test_any_graph_and_any_options_give_the_references_batches(pipeline, drawn):
+    csc, config, seeds, key = drawn
     assert_same(on_cpu(pipeline(csc, config).sample(seeds, key)), sample_batch(csc, config, seeds, key))
 
 

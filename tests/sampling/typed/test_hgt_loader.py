@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tests.beside_pyg import Data, HeteroData
+from tests.sampling.graphs import drawn_data
 from torch_geometric import loader as pyg
 
 from graphbraid import native
@@ -27,26 +28,14 @@ RELATIONS = {
 
 
 def make_data(seed=0):
-    draw, data = torch.Generator().manual_seed(seed), HeteroData()
-    for name, count in TYPES.items():
-        data[name].x = torch.rand(count, 3, generator=draw)
+    data = drawn_data(TYPES, RELATIONS, seed)
     data["paper"].y = torch.arange(TYPES["paper"]) % 4
     data["paper"].train_mask = torch.arange(TYPES["paper"]) % 3 == 0
-    for (source, name, destination), count in RELATIONS.items():
-        ends = [torch.randint(TYPES[end], (count,), generator=draw) for end in (source, destination)]
-        data[source, name, destination].edge_index = torch.stack(ends)
-        data[source, name, destination].edge_attr = torch.rand(count, 2, generator=draw)
     return data
 
 
 def each(counts):
     return {one: list(counts) for one in TYPES}
-
-
-def numbers(batch):
-    found = [batch[one].n_id for one in TYPES]
-    found += [batch[one].edge_index for one in RELATIONS] + [batch[one].e_id for one in RELATIONS]
-    return torch.cat([one.reshape(-1) for one in found])
 
 
 @pytest.mark.parametrize("num_samples", [[20, 10], [5], each([8, 0, 4]) | {"venue": [1, 1, 1]}])
@@ -69,25 +58,6 @@ def test_batches_are_those_of_the_twin_to_the_bit(num_samples):
             for one, [edges] in zip(types.edges, twin.edges_by_relation, strict=True):
                 rows = torch.repeat_interleave(edges.indptr.diff())
                 assert torch.equal(batch[one].edge_index, torch.stack([edges.indices.long(), rows]))
-
-
-@pytest.mark.parametrize("shuffle", [False, True])
-def test_batches_do_not_depend_on_the_number_of_workers(shuffle):
-    data = make_data()
-
-    def batches(workers):
-        loader = HGTLoader(
-            data, [12, 12], "paper", batch_size=24, shuffle=shuffle, seed=1, num_workers=workers
-        )
-        return [numbers(batch) for batch in itertools.chain(loader, loader)]
-
-    first = batches(0)
-    for workers in range(1, 5):
-        for one, other in zip(first, batches(workers), strict=True):
-            assert torch.equal(one, other)
-    loader = HGTLoader(data, [12, 12], "paper", batch_size=24, shuffle=shuffle, seed=1)
-    assert torch.equal(numbers(next(loader.batches(1, 3))), first[len(loader) + 3])
-    assert not torch.equal(first[0], first[len(loader)])
 
 
 def test_a_batch_has_the_counts_asked_for_and_all_edges_between_its_nodes():

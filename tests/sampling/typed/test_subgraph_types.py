@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tests.beside_pyg import HeteroData
+from tests.sampling.graphs import drawn_data
 from torch_geometric.sampler import HeteroSamplerOutput
 
 from graphbraid.errors import ConfigError
@@ -19,14 +19,7 @@ RELATIONS = {
 
 
 def make_data(relations=RELATIONS):
-    draw, data = torch.Generator().manual_seed(0), HeteroData()
-    for name, count in TYPES.items():
-        data[name].x = torch.rand(count, 2, generator=draw)
-    for (source, name, destination), count in relations.items():
-        ends = [torch.randint(TYPES[end], (count,), generator=draw) for end in (source, destination)]
-        data[source, name, destination].edge_index = torch.stack(ends)
-        data[source, name, destination].edge_attr = torch.rand(count, 2, generator=draw)
-    return data
+    return drawn_data(TYPES, relations)
 
 
 def batches(kind, data, **options):
