@@ -676,6 +676,36 @@ def test_states_pass_between_engine_and_model():
         assert str(other.state_dict()) == str(state)
 
 
+class Times(Holds):
+    """A model whose result is multiplied by an attribute."""
+
+    def forward(self, x, edge_index):
+        return self.extra * super().forward(x, edge_index)
+
+    def doubled(self):
+        return 2 * self.extra
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_attributes_that_an_engine_lacks_are_its_models(whole):
+    data, model = data_of("untidy"), Times()
+    engine = graphbraid.compile(model, data) if whole else graphbraid.compile(model)
+    for factor in (2, 3):
+        engine.extra = factor
+        assert engine.extra == model.extra == factor
+        if factor == 3:
+            engine.conv = pyg.GCNConv(CHANNELS, CLASSES)
+            assert engine.conv is model.conv
+        wanted = model(data.x, data.edge_index)
+        found = engine() if whole else engine(data.x, data.edge_index)
+        torch.testing.assert_close(found, wanted[data.train_mask] if whole else wanted)
+    assert engine.doubled() == 6
+    with pytest.raises(AttributeError, match="'Times' object has no attribute 'unknown'"):
+        engine.unknown  # noqa: B018
+    with pytest.raises(ConfigError, match="keeps its model"):
+        engine.model = Times()
+
+
 def test_threads_may_share_an_engine_from_its_first_call():
     data, model = data_of("untidy"), MODELS["SAGE"](3)
 

@@ -206,6 +206,18 @@ def test_transforms_of_a_function_of_the_parameters_are_those_of_the_model(trans
     assert engine.why is None
 
 
+@pytest.mark.filterwarnings("ignore")  # PyTorch's own, of numbers in the trace
+def test_a_trace_of_an_engine_for_batches_records_the_model_as_it_is_written():
+    data, model = data_of("untidy"), Stack(BASES["SAGEConv"])
+    engine = graphbraid.compile(model)
+    engine(data.x, data.edge_index)
+    traced = torch.jit.trace(engine, (data.x, data.edge_index), check_trace=False)
+    wanted = model(2 * data.x, data.edge_index)
+    torch.testing.assert_close(traced(2 * data.x, data.edge_index), wanted)
+    torch.testing.assert_close(engine(2 * data.x, data.edge_index), wanted)
+    assert engine.why is None
+
+
 def test_many_gradients_at_once_and_checkpoints_are_right():
     model, _, engine = compiled(lambda: Stack(GCN, nn.Dropout(0.5)))
     parameters, state = list(model.parameters()), torch.get_rng_state()

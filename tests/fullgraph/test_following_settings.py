@@ -17,7 +17,7 @@ from tests.beside_pyg import pyg
 from tests.fullgraph.matrix.case import GCN
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import data_of
-from tests.fullgraph.matrix.models import calls
+from tests.fullgraph.matrix.models import HIDDEN, calls
 from torch_geometric import data as pyg_data
 
 import graphbraid
@@ -132,6 +132,32 @@ def test_a_method_or_an_attribute_replaced_in_the_model_s_class_is_followed(inhe
     assert_follows(model, data, engine)
     kind.forward = lambda self, x, edge_index: self.head(self.first(x, edge_index).relu())
     assert_follows(model, data, engine)
+
+
+OF_PYG = {
+    "the powers of MixHop": (
+        lambda: pyg.MixHopConv(HIDDEN, HIDDEN // 2, powers=[0, 1]),
+        lambda layer: layer.powers.__setitem__(0, 1),
+    ),
+    "the scalers of PNA": (
+        lambda: pyg.PNAConv(HIDDEN, HIDDEN, ["mean"], ["identity", "linear"], torch.tensor([1, 2, 1])),
+        lambda layer: layer.aggr_module.scaler.__setitem__(1, "attenuation"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OF_PYG)
+def test_a_list_that_a_layer_of_pyg_holds_is_followed(name):
+    make, change = OF_PYG[name]
+    model, data, engine = compiled(
+        lambda self, x, edge_index: self.head(self.held(self.first(x, edge_index), edge_index)), held=make()
+    )
+    batches = graphbraid.compile(model)
+    for _ in range(2):
+        assert_follows(model, data, engine)
+        expected = model(data.x, data.edge_index)
+        torch.testing.assert_close(batches(data.x, data.edge_index), expected, rtol=1e-4, atol=1e-5)
+        change(model.held)
 
 
 # ---- what a forward reads outside of its model

@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.rng import draw_seed, keep_mask
@@ -67,7 +68,8 @@ def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None
         return NotLoweredError(
             "autocast", "operators run in the precision of the rows", "a call outside of it"
         )
-    if peek_interpreter_stack() is not None or forward_ad._current_level >= 0 or tracing():
+    in_transform = peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+    if in_transform or tracing() or torch._C._get_tracing_state() is not None:  # the last: by torch.jit.trace
         what = "torch.func, forward-mode differentiation and traces need PyTorch's own operations"
         return NotLoweredError("transform", what, "a call outside of them")
     return None
@@ -115,7 +117,8 @@ _SHARED = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 class CompiledModule(nn.Module):
     """A module whose parameters, buffers and submodules are a model's own, under the model's names.
 
-    The keys of ``state_dict`` are the model's, too. Classes derived from it set their own attributes
+    The keys of ``state_dict`` are the model's, too, and so are all attributes that the engine does not have
+    itself. Classes derived from it set their own attributes
     through ``vars(self)``: ``nn.Module`` would look for the name among the model's submodules.
 
     Args:
@@ -128,6 +131,25 @@ class CompiledModule(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         vars(self).update({name: getattr(model, name) for name in _SHARED}, model=model)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of the model, for which the engine stands."""
+        if name.startswith("__") or "model" not in vars(self):
+            return super().__getattr__(name)
+        return getattr(self.model, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Set an attribute of the model, for which the engine stands.
+
+        Raises:
+            ConfigError: it is ``model``.
+        """
+        if name == "model":
+            raise ConfigError("an engine keeps its model; compile the other one: graphbraid.compile(model)")
+        if name.startswith("_") or name in vars(self) or hasattr(type(self), name):
+            super().__setattr__(name, value)
+        else:
+            setattr(self.model, name, value)
 
     @property
     def training(self) -> bool:

@@ -111,7 +111,7 @@ class Reached:
                 self._members(kind, _ENTERED)
             is_users = not is_of_library(type(module))
             for key, value in vars(module).items():
-                if key not in TORCH_OWN and (self._reads(key) if is_users else callable(value)):
+                if key not in TORCH_OWN and (self._reads(key) if is_users else _may_change(key, value)):
                     self._waiting.append(value)
         while self._waiting and not self.why:
             self._visit(self._waiting.popleft())
@@ -280,6 +280,14 @@ def users_classes(kind: type) -> list[type]:
 def is_of_library(kind: type) -> bool:
     """Return whether a class is of Python or of a package whose code stays as it is."""
     return kind.__module__.split(".")[0] in NOT_USERS
+
+
+def _may_change(key: str, value: Any) -> bool:
+    """Return whether an attribute of a library's module is called, or a user may write over it in place.
+
+    For example, PyG's ``MLP`` has its dropout by layer in a list.
+    """
+    return callable(value) or (not key.startswith("_") and isinstance(value, list | dict | Tensor))
 
 
 def _slots_of(kind: type) -> tuple[str, ...]:
