@@ -39,7 +39,7 @@ def check_together(config: TrainConfig) -> None:
             f"{list(config.eval_fanouts)}."
         )
     _check_links(config)
-    _check_partition(config)
+    _check_whole(config)
     _check_device(config.device)
 
 
@@ -158,27 +158,25 @@ def _check_links(config: TrainConfig) -> None:
         )
 
 
-def _check_partition(config: TrainConfig) -> None:
-    if config.wire != "float32" and config.mode != "full":
-        raise ConfigError(
-            f"wire={config.wire!r} is for rows that ranks exchange on the whole graph, and "
-            f"mode={config.mode!r} exchanges none; set mode='full', or leave wire out."
-        )
-    if config.exchange != "tuned" and config.mode != "full":
-        raise ConfigError(
-            f"exchange={config.exchange!r} is for rows that ranks exchange on the whole graph, and "
-            f"mode={config.mode!r} exchanges none; set mode='full', or leave exchange out."
-        )
-    if config.spare is not None and config.mode == "sampled":
-        raise ConfigError(
-            f"spare={config.spare!r} is for the lowered program of the whole graph, and mode='sampled' does "
-            "not train on it; set mode='full', or leave spare out."
-        )
-    if config.partition is not None and config.mode != "full":
-        raise ConfigError(
-            f"partition={str(config.partition)!r} divides the whole graph among ranks, and "
-            f"mode={config.mode!r} does not train on it; set mode='full', or leave partition out."
-        )
+_OF_WHOLE = {
+    "wire": ("is for rows that ranks exchange on the whole graph", "exchanges none"),
+    "exchange": ("is for rows that ranks exchange on the whole graph", "exchanges none"),
+    "spare": ("is for the lowered program of the whole graph", "does not train on it"),
+    "partition": ("divides the whole graph among ranks", "does not train on it"),
+}
+"""Options of mode ``full``: what they are for, and what another mode does."""
+
+
+def _check_whole(config: TrainConfig) -> None:
+    for name, (purpose, otherwise) in _OF_WHOLE.items():
+        value = getattr(config, name)
+        takes = config.mode == "full" or (name == "spare" and config.mode == "auto")
+        if not takes and value != _default(config, name):
+            shown = str(value) if name == "partition" else value
+            raise ConfigError(
+                f"{name}={shown!r} {purpose}, and mode={config.mode!r} {otherwise}; set mode='full', or "
+                f"leave {name} out."
+            )
 
 
 def _check_device(name: str) -> None:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any, Literal
 
 import numpy as np
@@ -194,9 +194,7 @@ class SignalGuard:
                 self._former[number] = signal.signal(number, self._note)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         for number, handler in self._former.items():
             # A handler that was not set from Python (None) cannot be restored from Python.
             signal.signal(number, signal.SIG_DFL if handler is None else handler)

@@ -35,8 +35,6 @@ def outputs_in_chunks(
     config: TrainConfig,
     nodes: Tensor,
     mode: EvalMode,
-    check: Callable[[], None] = lambda: None,
-    *,
     steps: tuple[int, int] | None = None,
 ) -> Iterator[Chunk]:
     """Return the model's outputs for ``nodes`` in chunks, in order; mode ``full`` is always exact.
@@ -46,11 +44,11 @@ def outputs_in_chunks(
     With ``steps``, a sampled evaluation makes only the mini-batches from the first up to before the second.
     """
     if isinstance(runner, EdgeRunner):
-        yield from _edge_chunks(runner, config, nodes, mode, check)
+        yield from _edge_chunks(runner, config, nodes, mode)
     elif (mode == "exact" and config.task != "graph") or config.mode == "full":
-        yield from exact_chunks(runner, config, nodes, check=check)
+        yield from exact_chunks(runner, config, nodes)
     else:
-        yield from _sampled_chunks(runner, config, nodes, check, steps)
+        yield from _sampled_chunks(runner, config, nodes, steps)
     if runner.learned is not None:
         runner.learned.finish()
 
@@ -74,7 +72,6 @@ def score(
     *,
     task: Task,
     metrics: Kinds,
-    check: Callable[[], None] = lambda: None,
 ) -> dict[str, float]:
     """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk; raises ConfigError.
 
@@ -84,14 +81,14 @@ def score(
         if runner.data.times is not None:
             runner.data.times.check_after(nodes)
         with in_mode(runner.model, training=False):
-            rows = encoder_rows(runner, config, runner.data.ends.nodes, mode, check)
-            return _scored_links(runner, config, nodes, rows, task=task, metrics=metrics, check=check)
-    chunks = (rows for _, rows in outputs_in_chunks(runner, config, nodes, mode, check))
+            rows = encoder_rows(runner, config, runner.data.ends.nodes, mode)
+            return _scored_links(runner, config, nodes, rows, task=task, metrics=metrics)
+    chunks = (rows for _, rows in outputs_in_chunks(runner, config, nodes, mode))
     return _scored(runner, nodes, chunks, task, metrics)
 
 
 def _edge_chunks(
-    runner: EdgeRunner, config: TrainConfig, positions: Tensor, mode: EvalMode, check: Callable[[], None]
+    runner: EdgeRunner, config: TrainConfig, positions: Tensor, mode: EvalMode
 ) -> Iterator[Chunk]:
     """Yield the outputs for the edges at ``positions``, from rows of their ends along all messages."""
     if runner.data.times is not None:
@@ -99,9 +96,9 @@ def _edge_chunks(
     attr = cast("EdgeLabels", runner.labels).edge_attr
     ids, places = torch.unique(runner.labels.ends[:, positions], return_inverse=True)
     with in_mode(runner.model, training=False):
-        rows = encoder_rows(runner, config, ids, mode, check)
+        rows = encoder_rows(runner, config, ids, mode)
         for start in range(0, positions.numel(), PAIRS):
-            check()
+            runner.check()
             part = slice(start, start + PAIRS)
             src, dst = (rows[at].to(runner.device) for at in places[:, part])
             own = None if attr is None else attr[positions[part]]
@@ -110,13 +107,7 @@ def _edge_chunks(
             yield start, outputs
 
 
-def encoder_rows(
-    runner: EndsRunner,
-    config: TrainConfig,
-    nodes: Tensor,
-    mode: EvalMode,
-    check: Callable[[], None] = lambda: None,
-) -> Tensor:
+def encoder_rows(runner: EndsRunner, config: TrainConfig, nodes: Tensor, mode: EvalMode) -> Tensor:
     """Return the encoder's rows of ``nodes``, ``(len(nodes), channels)`` float32 on the CPU.
 
     Raises:
@@ -124,7 +115,7 @@ def encoder_rows(
     """
     rows: Tensor | None = None
     return_freed_blocks()  # of a step: rows and scores are of other sizes, and fit there only in part
-    for start, part in outputs_in_chunks(runner.encoder_runner(), config, nodes, mode, check):
+    for start, part in outputs_in_chunks(runner.encoder_runner(), config, nodes, mode):
         if rows is None:
             needed, budget = 4 * nodes.numel() * part.shape[1], config.memory_budget_bytes
             if needed > budget:
@@ -141,11 +132,7 @@ def encoder_rows(
 
 
 def _sampled_chunks(
-    runner: ModelRunner,
-    config: TrainConfig,
-    nodes: Tensor,
-    check: Callable[[], None],
-    steps: tuple[int, int] | None,
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, steps: tuple[int, int] | None
 ) -> Iterator[Chunk]:
     """Yield outputs on the batches of a fixed schedule's epoch 0, so that evaluations draw alike."""
     drawn: dict[str, Any] = {
@@ -157,7 +144,7 @@ def _sampled_chunks(
         first, last = steps or (0, len(loader))
         start = first * config.eval_batch_size
         for batch in loader.batches(0, first, last):
-            check()
+            runner.check()
             with torch.no_grad():
                 outputs = runner.on_batch(batch).float().cpu()
             yield start, outputs
@@ -240,7 +227,7 @@ def _own_outputs(
     answers = runner.learned is not None or not runner.graph.is_whole
     if is_asked or answers:  # ranks that draw from parts, or divide learned rows, answer each other
         mode: EvalMode = "exact" if steps is None else "sampled"
-        outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, nodes, mode, steps=steps)]
+        outputs += [rows.cpu() for _, rows in outputs_in_chunks(runner, config, nodes, mode, steps)]
     return torch.cat(outputs)
 
 
@@ -270,20 +257,19 @@ def _scored_links(
     *,
     task: Task,
     metrics: Kinds,
-    check: Callable[[], None],
 ) -> dict[str, float]:
     """Return loss and metrics of the links at ``positions``, whose ends have the encoder's ``rows``.
 
     Loss and AUC compare each link with a pair of nodes that is no edge, the same in every evaluation. Ranks
     are those of both ends among all nodes, without other known links of the other end and the relation.
     """
-    own, others = beside_negatives(runner, config, positions, rows, check)
+    own, others = beside_negatives(runner, config, positions, rows)
     values = {LOSS: float(_loss(task, own, others))}
     hits = {name: k for name in metrics if (k := hits_of(name)) is not None}
     if AUC in metrics:
         values[AUC] = link_auc(own, others)
     if hits or MRR in metrics:
-        ranking = ranking_of(runner, positions, rows, check)
+        ranking = ranking_of(runner, positions, rows)
         values |= {MRR: ranking.mrr} | {name: ranking.hits(k) for name, k in hits.items()}
     return {name: values[name] for name in (LOSS, *metrics)}
 
@@ -296,11 +282,7 @@ def _loss(task: Task, own: Tensor, others: Tensor) -> Tensor:
 
 
 def beside_negatives(
-    runner: LinkRunner,
-    config: TrainConfig,
-    positions: Tensor,
-    rows: Tensor,
-    check: Callable[[], None] = lambda: None,
+    runner: LinkRunner, config: TrainConfig, positions: Tensor, rows: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Return the scores of the links, and of as many pairs that are no edges, each of its link's relation."""
     ends, relation = runner.labels.at(positions), runner.labels.relations_at(positions)
@@ -308,30 +290,22 @@ def beside_negatives(
     heads, tails = runner.negatives_of_evaluation().draw(key, ends[0].numpy(), None)
     drawn = torch.stack([torch.from_numpy(heads), torch.from_numpy(tails)])
     place = runner.data.ends.places
-    own, others = (pair_scores(runner, rows, place(pairs), relation, check) for pairs in (ends, drawn))
+    own, others = (pair_scores(runner, rows, place(pairs), relation) for pairs in (ends, drawn))
     return own, others
 
 
-def pair_scores(
-    runner: LinkRunner,
-    rows: Tensor,
-    pairs: Tensor,
-    relation: Tensor | None,
-    check: Callable[[], None] = lambda: None,
-) -> Tensor:
+def pair_scores(runner: LinkRunner, rows: Tensor, pairs: Tensor, relation: Tensor | None) -> Tensor:
     """Return the scores of pairs of rows, ``(2, num_pairs)``, as ``(num_pairs,)`` float32."""
     found = [torch.empty(0)]
     for begin in range(0, pairs.shape[1], PAIRS):
-        check()
+        runner.check()
         part = slice(begin, begin + PAIRS)
         src, dst = (rows[ends].to(runner.device) for ends in pairs[:, part])
         found.append(runner.score_pairs(src, dst, None if relation is None else relation[part]))
     return torch.cat(found)
 
 
-def scores_with_all(
-    runner: LinkRunner, rows: Tensor, check: Callable[[], None] = lambda: None, *, sources: bool = False
-) -> Callable[..., Tensor]:
+def scores_with_all(runner: LinkRunner, rows: Tensor, *, sources: bool = False) -> Callable[..., Tensor]:
     """Return a function that scores nodes with all destinations, or with all ``sources``, of their links.
 
     It takes ``(b,)`` int64 ids within their type, and relations if there are, and returns ``(b, num)``.
@@ -339,32 +313,29 @@ def scores_with_all(
     Args:
         runner: the model and its graph.
         rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
-        check: function called each time, which may raise to stop.
         sources: whether destinations are given, and scored with all sources.
     """
     of_sources, of_destinations = (rows[part].to(runner.device) for part in runner.data.ends.rows)
     of_given, of_all = (of_destinations, of_sources) if sources else (of_sources, of_destinations)
 
     def score(given: Tensor, relation: Tensor | None = None) -> Tensor:
-        check()
+        runner.check()
         return runner.score_all(of_given[given.to(runner.device)], of_all, relation, sources=sources)
 
     return score
 
 
-def ranking_of(
-    runner: LinkRunner, positions: Tensor, rows: Tensor, check: Callable[[], None] = lambda: None
-) -> Ranking:
+def ranking_of(runner: LinkRunner, positions: Tensor, rows: Tensor) -> Ranking:
     """Return the ranks of both ends of the links at ``positions`` among all nodes of their types."""
     links, ends = runner.labels, runner.data.ends
     ranked = links.at(positions)
     return rank_links(
-        scores_with_all(runner, rows, check),
+        scores_with_all(runner, rows),
         ends.within(ranked),
         ends.counts[1],
         num_sources=ends.counts[0],
         relation=links.relations_at(positions),
-        score_sources=scores_with_all(runner, rows, check, sources=True),
+        score_sources=scores_with_all(runner, rows, sources=True),
         known=ends.within(links.beside(ranked)),
         known_relation=links.relation,
     )

@@ -50,34 +50,29 @@ Chunk = tuple[int, Tensor]
 """Position of a chunk's first node in the requested nodes, and the chunk's ``(n, width)`` float32 outputs."""
 
 
-def exact_chunks(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, *, check: Callable[[], None] = lambda: None
-) -> Iterator[Chunk]:
+def exact_chunks(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     """Yield the outputs for ``nodes`` in chunks, in order, in evaluation mode and without gradients.
 
     Args:
         runner: the model and its graph.
         config: options of the run, with the memory budget.
         nodes: ``(n,)`` int64 node ids.
-        check: function called between chunks, which may raise to stop.
 
     Raises:
         ResourceError: the budget has no room for a single node, or the disk is full.
     """
     with in_mode(runner.model, training=False):
-        for start, outputs in _chunks(runner, config, nodes, check):
-            check()
+        for start, outputs in _chunks(runner, config, nodes):
+            runner.check()
             yield start, outputs.float()
 
 
-def _chunks(
-    runner: ModelRunner, config: TrainConfig, nodes: Tensor, check: Callable[[], None]
-) -> Iterator[Chunk]:
+def _chunks(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     if runner.learned is not None:
         yield from _by_ranks(runner, config, nodes, runner.learned.comm)
         return
     if (divided := divided_graph(runner.graph)) is not None:
-        yield from _on_parts(runner, config, nodes, divided.shards.ranks, check)
+        yield from _on_parts(runner, config, nodes, divided.shards.ranks)
         return
     budget, is_full = config.memory_budget_bytes, config.mode == "full"
     if is_full and runner.rows is not None and runner.engine is None:
@@ -88,15 +83,13 @@ def _chunks(
         if not is_full:
             runner.forget_graph()
         yield 0, outputs.index_select(0, nodes.to(outputs.device)).cpu()
-    elif isinstance(walk := by_level(runner, config, check), Exception):
+    elif isinstance(walk := by_level(runner, config), Exception):
         yield from _expansion(runner, config, nodes, why=walk)
     else:
         yield from walk.run(nodes)
 
 
-def by_level(
-    runner: ModelRunner, config: TrainConfig, check: Callable[[], None] = lambda: None
-) -> LayerWise | NotLoweredError:
+def by_level(runner: ModelRunner, config: TrainConfig) -> LayerWise | NotLoweredError:
     """Return the engine that runs a model in evaluation mode level by level, or the reason why there is none.
 
     Raises:
@@ -123,7 +116,7 @@ def by_level(
             "device": runner.device,
             "budget": budget,
             "folder": folder,
-            "check": check,
+            "check": runner.check,
         }
         if divided is not None:
             return LevelsOnParts(lowered, divided, features, **options)
@@ -162,14 +155,10 @@ def _edge_bytes(runner: ModelRunner) -> int:
 
 
 def _on_parts(
-    runner: ModelRunner,
-    config: TrainConfig,
-    nodes: Tensor,
-    ranks: Communicator,
-    check: Callable[[], None],
+    runner: ModelRunner, config: TrainConfig, nodes: Tensor, ranks: Communicator
 ) -> Iterator[Chunk]:
     """Yield outputs level by level, or by batches where the model cannot go level by level on all ranks."""
-    walk = by_level(runner, config, check)
+    walk = by_level(runner, config)
     goes = torch.tensor([int(not isinstance(walk, Exception))])
     if isinstance(walk, Exception) or not int(ranks.all_reduce(goes, "min").wait()):
         yield from _by_ranks(runner, config, nodes, ranks)

@@ -288,8 +288,11 @@ class FitRun:
         task, metrics = self._parts.task, metrics or self._trainer.metric_kinds
         if self._ranks is not None:
             return self._ranks.score(nodes, mode, task, metrics)
-        check = self._guard.check
-        return score(self._runner, self._config, nodes, mode, task=task, metrics=metrics, check=check)
+        before, self._runner.check = self._runner.check, self._guard.check
+        try:
+            return score(self._runner, self._config, nodes, mode, task=task, metrics=metrics)
+        finally:
+            self._runner.check = before
 
     def _save(self, *, is_best: bool) -> None:
         with self._clock.measure("checkpoint"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from types import TracebackType
 from typing import TYPE_CHECKING, Self, cast
 
 import torch
@@ -48,9 +47,7 @@ class HotSharing:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         group, shared, self._group, self._shared = self._group, self._shared, None, None
         if shared is not None:
             (shared.close if error is None else shared.abandon)()
@@ -62,7 +59,8 @@ class HotSharing:
 
         Raises RankError or ResourceError.
         """
-        comm, tiers = self._comm, self._tiers()
+        comm, rows = self._comm, self._trainer.runner.rows
+        tiers = rows if isinstance(rows, TieredFeatures) and rows.hot is not None else None
         if not any(comm.gather(tiers is not None)):
             return
         device, kind, why_apart = self._device(tiers)
@@ -101,11 +99,6 @@ class HotSharing:
         """Take part in the two exchanges of ranks that share rows, or let go of them."""
         for _ in range(2):
             group.exchange(b"")
-
-    def _tiers(self) -> TieredFeatures | None:
-        """Return the tiers of this rank if they keep rows on a device."""
-        tiers = self._trainer.runner.rows
-        return tiers if isinstance(tiers, TieredFeatures) and tiers.hot is not None else None
 
     def _device(self, tiers: TieredFeatures | None) -> tuple[torch.device | None, str, str]:
         """Return the device of this rank's rows, its kind, and the reason if no other rank may read it."""

@@ -17,7 +17,6 @@ import sys
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,9 +160,7 @@ class RunFolder:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None and self._was_empty and self._is_locked:
             self._remove_empty()
         if self._lock is not None:

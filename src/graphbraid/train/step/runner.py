@@ -146,6 +146,8 @@ class ModelRunner:
         self.device: torch.device = place.device
         self.native = module_traits.takes_blocks(model)
         self.uses_degrees = False
+        self.check: Callable[[], None] = lambda: None
+        """Called between the chunks of an evaluation; that of a run raises when it is to stop."""
         self._place = place
         self._whole: CallValues | None = None
         self.engine: Engine | None = None

@@ -272,9 +272,10 @@ class LinkData:
             of_splits = parts.splits(of_learned)
         splits = dict(zip(SPLITS, of_splits, strict=True))
         if config.task != "edge" and not splits["train"].numel():
+            held = ", ".join(f"{at.numel()} links are in {name!r}" for name, at in splits.items())
             raise DataError(
-                f"no edge is left to train on: {_told(splits)}. Put some in the split 'train', or make the "
-                f"shares of link_splits={config.link_splits} smaller."
+                f"no edge is left to train on: {held}. Put some in the split 'train', or make the shares of "
+                f"link_splits={config.link_splits} smaller."
             )
         alone = graph.nodes_of(graph.node_types[0]) if len(graph.node_types) == 1 else None
         messages, message_relation = kept(csc, is_message), None if relation is None else relation[is_message]
@@ -369,10 +370,6 @@ def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
         "task='link' learns one relation of a graph of several node types; say which with link_relation: "
         f"{'; '.join(names)}."
     )
-
-
-def _told(splits: Mapping[str, Tensor]) -> str:
-    return ", ".join(f"{positions.numel()} links are in {name!r}" for name, positions in splits.items())
 
 
 def _stored_relations(graph: Graph) -> Tensor | None:

@@ -158,7 +158,7 @@ class EndsRunner(ModelRunner):
                 self._encoder = TypedEncoderRunner(encoder, self.graph, self.data, self._place)
             else:
                 self._encoder = EncoderRunner(encoder, self.data, self._place)
-        self._encoder.norms, self._encoder.learned = self.norms, self.learned
+        self._encoder.norms, self._encoder.learned, self._encoder.check = self.norms, self.learned, self.check
         if self.learned is not None:  # rows that come with a batch are no constants of a compiled model
             self._encoder.batches = None
         return self._encoder
@@ -322,7 +322,9 @@ class LinkRunner(EndsRunner):
         if self._config.negatives == "one-vs-all":
             return self._loader_of_questions(settings, links.at(positions), relation)
         ends = links.ends[:, positions] if links.parts is None else links.ends[:, :0]
-        how = self._drawn_by(_sampling(self._config))
+        # Shared negatives are the two ends of drawn pairs.
+        kind: Any = "triplet" if self._config.negatives == "triplet" else "binary"
+        how = self._drawn_by(NegativeSampling(kind, self._config.num_negatives))
         return self.seeds_of(
             settings,
             positions,
@@ -461,11 +463,6 @@ class LinkRunner(EndsRunner):
         as_src = predictor.all_with(dst, drawn_src, relation)
         hidden = [alike(links[1], drawn[1]), alike(links[0], drawn[0])]
         return choices(own, [as_dst, as_src], hidden, self._memory)
-
-
-def _sampling(config: TrainConfig) -> NegativeSampling:
-    """Return how the negatives of a batch are drawn; shared ones are the two ends of drawn pairs."""
-    return NegativeSampling("triplet" if config.negatives == "triplet" else "binary", config.num_negatives)
 
 
 def _fetched(links: PartLinks, train: Tensor, at: Tensor, comm: Communicator) -> Tensor:
