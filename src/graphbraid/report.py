@@ -121,6 +121,7 @@ def report(run: RunFiles, *, predictions: str = "", graph: str = "", command: Se
     )
     stages = figures([stage_chart(run.epochs)])
     taken = run.result.get("resources", {})
+    options = [(name, value) for name, value in run.settings.items() if value not in (None, False, {}, [])]
     return page(
         run.title,
         [
@@ -133,7 +134,7 @@ def report(run: RunFiles, *, predictions: str = "", graph: str = "", command: Se
             ("Predictions of the test split", predictions),
             ("Graph", graph),
             ("The same again", preformatted(shlex.join(command)) if command else ""),
-            ("Options", table(option_rows(run.settings))),
+            ("Options", table(options)),
             ("Machine", table(machine_rows(run.environment))),
         ],
     )
@@ -188,11 +189,6 @@ def plan_section(run: RunFiles) -> str:
         else ""
     )
     return f"<style>{TIMELINE_STYLE}</style>{table(plan.rows())}{drawn}{lines}"
-
-
-def option_rows(settings: Mapping[str, Any]) -> list[tuple[str, object]]:
-    """Options that have a value."""
-    return [(name, value) for name, value in settings.items() if value not in (None, False, {}, [])]
 
 
 def machine_rows(environment: Mapping[str, Any]) -> list[tuple[str, object]]:

@@ -132,7 +132,8 @@ def _check_for(hint: Any) -> _Check | None:
 
 
 def _one_of(hints: tuple[Any, ...]) -> _Check | None:
-    is_path = _takes_paths(hints)
+    classes = [kind for hint in hints if isinstance(kind := typing.get_origin(hint) or hint, type)]
+    is_path = any(issubclass(kind, os.PathLike) for kind in classes)
     checks = [_path if is_path and hint is str else _check_for(hint) for hint in hints]
     if any(check is None for check in checks):
         return None
@@ -149,11 +150,6 @@ def _one_of(hints: tuple[Any, ...]) -> _Check | None:
         raise _WrongError(said)
 
     return check
-
-
-def _takes_paths(hints: tuple[Any, ...]) -> bool:
-    origins = [typing.get_origin(hint) or hint for hint in hints]
-    return any(isinstance(origin, type) and issubclass(origin, os.PathLike) for origin in origins)
 
 
 def _container(origin: Any, inner: tuple[Any, ...]) -> _Check | None:

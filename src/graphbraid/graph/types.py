@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import TYPE_CHECKING, Literal, cast
 
 import torch
@@ -308,10 +309,7 @@ def only_types(csc: Csc) -> Types:
 
 def first_ids(counts: list[int]) -> list[int]:
     """Return the first id of each type from the types' numbers of nodes, and at the end their sum."""
-    ids = [0]
-    for count in counts:
-        ids.append(ids[-1] + count)
-    return ids
+    return list(accumulate(counts, initial=0))
 
 
 def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType]) -> list[Relation]:
@@ -340,8 +338,7 @@ def placed(counts: list[int], node_types: list[str], edge_types: list[EdgeType])
 
 def num_rows_of(types: Types) -> int:
     """Return the number of rows of all nodes: one row for each node and relation into its type."""
-    into = [edge_type[2] for edge_type in types.edges]
-    return sum(nodes.num_nodes * into.count(name) for name, nodes in types.nodes.items())
+    return sum(types.nodes[destination].num_nodes for _, _, destination in types.edges)
 
 
 def rows_of_nodes(relations: list[Relation], first_ids: list[int], ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -111,7 +111,9 @@ class LoaderOptions(LoaderSettings):
         )
         if self.batch_size is not None:
             self._set(batch_size=as_count(self.batch_size, "batch_size", least=1))
-        seed = _drawn_seed(self.generator) if self.seed is None else self.seed
+        seed = self.seed
+        if seed is None:  # in [0, 2**63), as torch.utils.data draws it
+            seed = int(torch.empty((), dtype=torch.int64).random_(generator=self.generator))
         self._set(seed=as_count(seed, "seed", most=(1 << 63) - 1))
         if self.time_attr is not None and not isinstance(self.time_attr, str):
             raise ConfigError(f"time_attr must be the name of an attribute; got {shown(self.time_attr)}")
@@ -238,8 +240,3 @@ def _as_strategy(asked: Any) -> str:
     strategy: str = getattr(asked, "value", "uniform" if asked is None else asked)  # PyG's enumerations
     check_choice(strategy, "temporal_strategy", STRATEGIES)
     return strategy
-
-
-def _drawn_seed(generator: torch.Generator | None) -> int:
-    """Draw a seed in ``[0, 2**63)`` from torch's generator, as ``torch.utils.data`` does."""
-    return int(torch.empty((), dtype=torch.int64).random_(generator=generator))

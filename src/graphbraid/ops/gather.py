@@ -261,16 +261,13 @@ def gather_tiered(
         raise DataError(f"ids must be int64 on {table.device}; got {ids.dtype} on {ids.device}")
     if not trusted:
         _check_range(ids, table.num_rows, "ids", "the table")
-    return _gathered(table, ids.contiguous(), given)
-
-
-def _gathered(table: TierTable, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    ids = ids.contiguous()
     if table.device.type == "cpu" and len(table.addresses) == 1:
         [tier], positions = table.tiers, table.positions
         rows = ids if positions is None else positions[ids].long()
         scale = tier.scales[0] if table.is_scaled else None
-        return gather_rows(tier.parts[0], rows, dtype=dtype, scale=scale, trusted=True)
-    out = torch.empty(ids.numel(), table.width, dtype=dtype, device=table.device)
+        return gather_rows(tier.parts[0], rows, dtype=given, scale=scale, trusted=True)
+    out = torch.empty(ids.numel(), table.width, dtype=given, device=table.device)
     found = triton_kernels() if table.device.type == "cuda" else None
     (reference if found is None else found).gather_tiered(table, ids, out)
     return out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from graphbraid.cli.run.build import Outputs
     from graphbraid.cli.run.saved_run import TrainedRun
     from graphbraid.cli.table_files import Table
-    from graphbraid.graph import EdgeType
     from graphbraid.train.inference.evaluate import EvalMode
     from graphbraid.train.step.links.runner import LinkRunner
 
@@ -390,7 +388,9 @@ class _Names:
         types = runner.data.ends.types
         self._ids = [names_of(data, one if graph.is_typed else None).ids for one in types]
         self._knows_relations = runner.num_relations is not None
-        self._relations = relation_names(graph.edge_types)
+        names = [one[1] for one in graph.edge_types]
+        self._relations = ["__".join(one) if names.count(one[1]) > 1 else one[1] for one in graph.edge_types]
+        """Names of the relations, with their types where two have the same."""
 
     def columns(self, ends: Tensor, kind: Tensor | None) -> Table:
         """Return source, relation if there are several, and destination of links."""
@@ -430,9 +430,3 @@ class _Names:
             f"{path}: entry {at + 1} names the relation {name!r}, which the graph does not have."
             + did_you_mean(name, list(numbers))
         )
-
-
-def relation_names(edge_types: Sequence[EdgeType]) -> list[str]:
-    """Return how relations are called: by their name, or with their types where two have the same."""
-    names = [one[1] for one in edge_types]
-    return ["__".join(one) if names.count(one[1]) > 1 else one[1] for one in edge_types]

@@ -7,16 +7,17 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import torch
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from torch import nn
 
 from graphbraid import datasets
 from graphbraid.cli.run.settings import ResolvedRun, RunSettings
 from graphbraid.errors import ConfigError, DataError, GraphbraidError, ResourceError
 from graphbraid.files.opening import expanded
+from graphbraid.files.schema import StrictRecord
 from graphbraid.files.writing import format_bytes
 from graphbraid.graph import EdgeSet, Graph, NodeSet
 from graphbraid.graph.checks import validate_features, validate_topology
@@ -63,6 +64,11 @@ _MODEL_OPTIONS = frozenset(
         "edge_types",
     }
 )
+_CHANGES = (
+    *("symmetrize", "add_self_loops", "dedupe", "normalize_features"),
+    *("split_seed", "split", "target"),
+)
+"""Options that change a graph after it was read, as :func:`graphbraid.datasets.prepare` does."""
 _COPIES = 4  # arrays of the weights' size: the weights, their gradients and Adam's two moments
 _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
@@ -70,15 +76,7 @@ _ALWAYS_FINE = 1000  # classes, however few nodes there are
 def load_graph(settings: RunSettings) -> Graph:
     """Load the graph that the options name and prepare it as they say; raises ConfigError or DataError."""
     options = settings.data_options | ({"verify": True} if settings.verify else {})
-    changes: dict[str, Any] = {
-        "symmetrize": settings.symmetrize,
-        "add_self_loops": settings.add_self_loops,
-        "dedupe": settings.dedupe,
-        "normalize_features": settings.normalize_features,
-        "split_seed": settings.split_seed,
-        "split": settings.split,
-        "target": settings.target,
-    }
+    changes: dict[str, Any] = {name: getattr(settings, name) for name in _CHANGES}
     if taken := {*changes, "root", "name_or_path"} & set(options):
         name = min(taken)
         raise ConfigError(f"data_options: {name} is an option of its own (--set {name}=...)")
@@ -399,12 +397,8 @@ def _predictor(graph: Graph, settings: RunSettings, *, several: bool) -> LinkPre
 
 
 @dataclass(frozen=True, slots=True)
-class Outputs:
+class Outputs(StrictRecord):
     """Meaning of a model's output columns, saved with a run since data to predict may have no labels."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
-        extra="forbid"
-    )  # a saved run's outputs have no other keys
 
     task: AnyTaskName
     width: Annotated[int, Field(ge=1, strict=True)]

@@ -132,7 +132,8 @@ class Replanner:
         if not self._is_planning and trained - self._decided_at >= self._patience and left > 1:
             changed = self.drift.changed()
             if changed:
-                self._begin(plan, left, limits, f"durations drifted at step {step} ({_shown(changed)})")
+                ratios = ", ".join(f"{stage} x{ratio:.2f}" for stage, ratio in changed.items())
+                self._begin(plan, left, limits, f"durations drifted at step {step} ({ratios})")
         return None
 
     def _begin(self, plan: Plan, left: int, limits: Limits, why: str) -> None:
@@ -157,7 +158,3 @@ def _make_plan_beside_others(times: StageTimes, num_batches: int, limits: Limits
             return make_plan(Profile(times=(times,)), num_batches, limits)
         finally:
             sys.setswitchinterval(interval)
-
-
-def _shown(changed: dict[Stage, float]) -> str:
-    return ", ".join(f"{stage} x{ratio:.2f}" for stage, ratio in changed.items())

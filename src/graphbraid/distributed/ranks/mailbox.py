@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import contextlib
 import mmap
 import os
@@ -85,7 +84,6 @@ def mapped(descriptor: int) -> Tensor:
 _KEY_BYTES = 16
 _HELLO = struct.Struct(f"<{_KEY_BYTES}si")
 _FORM = struct.Struct("<iiqqqq")
-_DESCRIPTOR_BYTES = array.array("i").itemsize
 
 
 class Message(NamedTuple):
@@ -196,11 +194,8 @@ class Mailbox:
         kept = self._kept[to]
         while kept:
             data, descriptor = kept[0]
-            rights = [] if descriptor is None else [array.array("i", [descriptor])]
             try:
-                self._ways[to].sendmsg(
-                    [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, one) for one in rights]
-                )
+                socket.send_fds(self._ways[to], [data], [] if descriptor is None else [descriptor])
             except BlockingIOError:
                 return
             except (ConnectionError, KeyError):  # the rank has ended
@@ -212,15 +207,12 @@ class Mailbox:
         found: list[tuple[Message, int | None]] = []
         while True:
             try:
-                data, rights, *_ = self._ways[source].recvmsg(
-                    _FORM.size, socket.CMSG_SPACE(_DESCRIPTOR_BYTES)
-                )
+                data, descriptors, *_ = socket.recv_fds(self._ways[source], _FORM.size, 1)
             except BlockingIOError:
                 return found
             except ConnectionError:
-                data, rights = b"", []
+                data, descriptors = b"", []
             if not data:  # its rank has ended; the watch reports that
                 self._ways.pop(source).close()
                 return found
-            descriptor = array.array("i", rights[0][2][:_DESCRIPTOR_BYTES])[0] if rights else None
-            found.append((Message(*_FORM.unpack(data)), descriptor))
+            found.append((Message(*_FORM.unpack(data)), descriptors[0] if descriptors else None))

@@ -105,7 +105,8 @@ class MemoryTransport(Transport):
         number = self._write(data, dict.fromkeys(others, (0, data.numel())))
 
         def reduce(come: Mapping[int, Tensor]) -> None:
-            parts = [tensor if rank == self.rank else _like(tensor, come[rank]) for rank in range(self.size)]
+            found = {rank: data.view(tensor.dtype).view(tensor.shape) for rank, data in come.items()}
+            parts = [found.get(rank, tensor) for rank in range(self.size)]
             tensor.copy_(functools.reduce(_REDUCTIONS[op], parts))
 
         return _Awaited(self, number, others, reduce, together=True)
@@ -219,11 +220,6 @@ _REDUCTIONS: dict[Reduction, Callable[[Tensor, Tensor], Tensor]] = {
     "max": torch.maximum,
     "min": torch.minimum,
 }
-
-
-def _like(tensor: Tensor, data: Tensor) -> Tensor:
-    """Return the bytes of another rank's tensor as one like ``tensor``."""
-    return data.view(tensor.dtype).view(tensor.shape)
 
 
 class _Awaited(Pending):

@@ -220,12 +220,6 @@ class Belady(Static):
         return gone
 
 
-def _policy_of(name: str, ranks: Tensor | None) -> Static:
-    if name == "belady":
-        return Belady(ranks)
-    return Sieve() if name == "sieve" else Static()
-
-
 class RowCache:
     """Keeps rows in a dictionary."""
 
@@ -233,7 +227,7 @@ class RowCache:
         self, *, disk: DiskRows | BroughtRows, capacity: int, policy: str, ranks: Tensor | None
     ) -> None:
         self._disk, self._capacity, self._ranks = disk, capacity, ranks
-        self._policy = _policy_of(policy, ranks)
+        self._policy = Belady(ranks) if policy == "belady" else Sieve() if policy == "sieve" else Static()
         self._looks_ahead = policy == "belady" and capacity > 0
         self._rows: dict[int, Tensor] = {}
         self._ahead: deque[tuple[int, list[int]]] = deque()

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +27,6 @@ from graphbraid.graph.scans import check_ids
 from graphbraid.ops import rng
 from graphbraid.sampling.config import MOST_EPOCHS, SamplerConfig, SeedSchedule
 from graphbraid.sampling.cpu import make_pipeline
-from graphbraid.sampling.sample import PreparedBatch
 from graphbraid.signatures import typed
 
 DAMPING = 0.85
@@ -260,8 +260,4 @@ def _reads(
     pipeline = make_pipeline(graph, config, num_threads=threads, depth=2 * threads)
     runs = (pipeline.run(schedule, *part) for part in parts)
     # no generator of batches: it would hold one while the next is waited for
-    return map(_n_id, itertools.chain.from_iterable(runs))
-
-
-def _n_id(prepared: PreparedBatch) -> Tensor:
-    return prepared.sampled.n_id
+    return map(attrgetter("sampled.n_id"), itertools.chain.from_iterable(runs))

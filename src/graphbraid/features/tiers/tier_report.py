@@ -294,12 +294,12 @@ class SeenTiers:
         self, name: str, reads: str, rows: int, share: float | None, detail: str, **others: int | None
     ) -> TierRow:
         """Return the line of a tier; ``reads`` is the field of the counts that counts its reads."""
-        measured = None if self._last is None else getattr(self._last, reads) * self._store.row_bytes
+        row_bytes, counts, expected = self._store.row_bytes, self._counts, self._epoch_reads
         fields: dict[str, Any] = {
-            "nbytes": rows * self._store.row_bytes,
-            "epoch_bytes": self._epoch_bytes(share),
-            "measured_bytes": measured,
-            "measured_share": self._of_reads(getattr(self._counts, reads)),
+            "nbytes": rows * row_bytes,
+            "epoch_bytes": None if share is None or expected is None else share * expected * row_bytes,
+            "measured_bytes": None if self._last is None else getattr(self._last, reads) * row_bytes,
+            "measured_share": getattr(counts, reads) / counts.reads if counts.reads else None,
             **others,
         }
         return TierRow(name=name, rows=rows, expected_share=share, detail=detail, **fields)
@@ -326,11 +326,3 @@ class SeenTiers:
     def _upto(self) -> int:
         """Number of highest rows that devices and the host have."""
         return min(self._num_hot + self._store.cache.num_rows, len(self._store))
-
-    def _of_reads(self, rows: int) -> float | None:
-        return rows / self._counts.reads if self._counts.reads else None
-
-    def _epoch_bytes(self, share: float | None) -> float | None:
-        if share is None or self._epoch_reads is None:
-            return None
-        return share * self._epoch_reads * self._store.row_bytes

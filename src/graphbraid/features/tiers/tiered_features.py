@@ -111,7 +111,9 @@ class TieredFeatures:
         check_choice(policy, "policy", POLICIES)
         lookahead = as_count(lookahead, "lookahead", most=1 << 16)
         if not isinstance(score, str):
-            _check_unread({"sampler": sampler, "schedule": schedule, "run_seconds": run_seconds})
+            of_names = {"sampler": sampler, "schedule": schedule, "run_seconds": run_seconds}
+            why = "is for scores by name, but score= has no name; leave it out, or give score='auto'"
+            _refuse({name: value is not None for name, value in of_names.items()}, why)
         x = graph.x
         stored = stored_rows(x)
         if not isinstance(x, Tensor | ScaledFeatures) or stored is None:
@@ -130,7 +132,8 @@ class TieredFeatures:
                 f"hot={hot!r}"
             )
         if host is None:
-            _check_no_file({"policy": policy != "belady", "disk": disk is not None})
+            why = "needs host=: without host memory nothing is cached. Leave it out, or give host="
+            _refuse({"policy": policy != "belady", "disk": disk is not None}, why)
         if isinstance(score, str):
             score = _named_score(
                 graph, score, sampler=sampler, schedule=schedule, epochs=epochs, run_seconds=run_seconds
@@ -306,22 +309,10 @@ def _named_score(graph: Graph, name: str, **options: Any) -> Score:
     return dataclasses.replace(score_of(graph, kind), reason=reason)
 
 
-def _check_unread(options: Mapping[str, object]) -> None:
-    """Raise ConfigError for options of named scores that were given without one."""
-    for name, value in options.items():
-        if value is not None:
-            raise ConfigError(
-                f"{name}= is for scores by name, but score= has no name; leave it out, or give score='auto'"
-            )
-
-
-def _check_no_file(given: Mapping[str, bool]) -> None:
-    """Raise ConfigError for options of rows in memory where memory keeps none."""
+def _refuse(given: Mapping[str, bool], why: str) -> None:
     for name, is_given in given.items():
         if is_given:
-            raise ConfigError(
-                f"{name}= needs host=: without host memory nothing is cached. Leave it out, or give host="
-            )
+            raise ConfigError(f"{name}= {why}")
 
 
 def _remade(disk: DiskRows | None, cache: RowCache | MemoryRows, named: dict[str, Any]) -> TieredFeatures:

@@ -32,7 +32,6 @@ from graphbraid.graph.types import (
     Relation,
     Types,
     edges_of,
-    first_ids,
     node_indptr,
     placed,
 )
@@ -126,7 +125,7 @@ def joined(
     """Make the graph of the relations ``ends``; ``weights`` are in the order of their lists."""
     counts = [one.num_nodes for one in nodes.values()]
     relations = placed(counts, list(nodes), list(edges))
-    first = first_ids(counts)
+    num_nodes, num_rows = sum(counts), sum(counts[relation.destination] for relation in relations)
     sources, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     for relation in relations:
         src, dst = ends[relation.edge_type]
@@ -135,15 +134,13 @@ def joined(
             check_ids(dst, counts[relation.destination], f"destinations, of type {relation.edge_type[2]!r},")
         sources.append(src.long() + relation.first_source)
         rows.append(dst.long() * relation.stride + relation.first_row)
-    into = [edge_type[2] for edge_type in edges]
-    num_rows = sum(one.num_nodes * into.count(node_type) for node_type, one in nodes.items())
-    by_row, perm = coo_to_csc(torch.cat(sources), torch.cat(rows), first[-1], num_rows)
+    by_row, perm = coo_to_csc(torch.cat(sources), torch.cat(rows), num_nodes, num_rows)
     place = torch.cat([torch.arange(0), *(torch.arange(one.num_edges) for one in edges.values())])
     if weights:
         weight = torch.cat([_weight_of(edge_type, one, weights) for edge_type, one in edges.items()])
         by_row.weight = weight if perm is None else weight[perm]
     types = Types(nodes=dict(nodes), edges=dict(edges), rows=by_row)
-    csc = Csc(node_indptr(types), by_row.indices, first[-1], by_row.weight, trusted=True)
+    csc = Csc(node_indptr(types), by_row.indices, num_nodes, by_row.weight, trusted=True)
     ids = place if perm is None else place[perm]
     return made(csc=csc, edge_id=ids, types=types, name=name, trusted=True)
 

@@ -12,6 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -210,7 +211,8 @@ class NegativeDraws:
     ) -> None:
         self.how, self._alike, self._of_ranks = how, alike, summed
         src_time, dst_time = node_times
-        self._src = _Nodes(how.src_weight, "src_weight", csc.num_src, src_time, lambda: _out_degrees(csc))
+        out_degrees = partial(torch.bincount, csc.indices, minlength=csc.num_src)
+        self._src = _Nodes(how.src_weight, "src_weight", csc.num_src, src_time, out_degrees)
         self._dst = _Nodes(how.dst_weight, "dst_weight", csc.num_dst, dst_time, csc.degrees)
         self._known: Csc | None = None
         if how.reject_edges:
@@ -383,10 +385,6 @@ class _Nodes:
     def first_time(self) -> float:
         """The earliest time of a node; negative infinity without times."""
         return -np.inf if self._time is None else int(self._time.min())
-
-
-def _out_degrees(csc: Csc) -> Tensor:
-    return torch.bincount(csc.indices, minlength=csc.num_src)
 
 
 def _inverted(running: F64, last: int, bits: rng.U64) -> I64:

@@ -264,11 +264,6 @@ class DeviceCache:
             positions = positions.int()
         return TierTable([*tiers, tier_of(host)], positions, device=hot.device)
 
-    def _keep_only(self, count: int) -> None:
-        """Keep only the first rows hot from now on."""
-        self.ids = self.ids[:count].clone()
-        self._map = self._make_map()
-
     def _make_map(self) -> Tensor | None:
         if torch.equal(self.ids, torch.arange(len(self.ids))):
             return None

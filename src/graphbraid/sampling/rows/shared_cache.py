@@ -198,7 +198,8 @@ class SharedDeviceCache(DeviceCache):
 
     def _forget_peers(self) -> None:
         self._peers = None
-        self._keep_only(self._num_own)
+        self.ids = self.ids[: self._num_own].clone()  # others are not hot any more
+        self._map = self._make_map()
 
     def __repr__(self) -> str:
         shared = f"{self.num_shared:,} over {self.num_peers}" if self._peers else "no others any more"
