@@ -1,7 +1,5 @@
 """Entry point of ``graphbraid`` and ``python -m graphbraid``: handles signals before any slow import."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

@@ -3,8 +3,6 @@
 Charts stand in the page as SVG and take its colours, so they are readable in light and in dark.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from math import ceil, floor, log10

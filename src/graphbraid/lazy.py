@@ -1,7 +1,5 @@
 """Packages whose names load their modules at first use, so that a run imports only what it needs."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping

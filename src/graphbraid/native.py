@@ -5,8 +5,6 @@ always works). ``GRAPHBRAID_KERNELS`` forces one by name; it is an error if that
 loaded on import: the first call of :func:`kernels` or :func:`active` decides.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import ctypes.util

@@ -5,8 +5,6 @@ refused and named. NumPy numbers and 0-d tensors become Python numbers, so that 
 bits. A tensor's lazy negation and conjugation, which the kernels cannot see, are carried out.
 """
 
-from __future__ import annotations
-
 import collections.abc
 import functools
 import inspect

@@ -1,7 +1,5 @@
 """The ``graphbraid`` command. A subcommand is imported when it is named, so that ``--help`` shows at once."""
 
-from __future__ import annotations
-
 import functools
 import importlib
 import pkgutil

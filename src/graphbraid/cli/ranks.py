@@ -5,8 +5,6 @@ divides its cores among them, hands Ctrl-C and SIGTERM on, and ends them all whe
 end, too, if it is killed. They meet at a socket that it has opened, so no port can be taken meanwhile.
 """
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import os

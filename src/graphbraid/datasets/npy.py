@@ -6,8 +6,6 @@ one. The bytes per edge were measured as the peak with six million edges, includ
 up.
 """
 
-from __future__ import annotations
-
 import errno
 import math
 import zipfile

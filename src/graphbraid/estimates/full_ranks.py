@@ -4,8 +4,6 @@ A rank takes its share of each operation's measured seconds, by its edges or by 
 nodes, their gradients and sums of the parameters' gradients; computing hides these transfers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

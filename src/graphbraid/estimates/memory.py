@@ -4,8 +4,6 @@ Batches are sampled; a step and a validation pass are tried on copies. If a tria
 seeds and is scaled by the nodes of a batch.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 

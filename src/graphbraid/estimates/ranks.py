@@ -8,8 +8,6 @@ run of its own. Gradients go round a ring in buckets. The backward pass hides al
 preparing the next share hides the last.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Sequence

@@ -5,8 +5,6 @@ mean degree and of the graph's own feature rows therefore say what a graph of an
 not fit is run. What torch decides by size alone is not seen.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows and lists in tiers: what memory holds of them, what it leaves to the disk, and what a device keeps."""
 
-from __future__ import annotations
-
 import dataclasses
 import time
 from dataclasses import replace

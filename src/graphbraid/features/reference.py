@@ -5,8 +5,6 @@ Of a CSC, ``indptr`` is ``(num_nodes + 1,)`` int64 and ``indices`` ``(num_edges,
 Arguments ``out...``, ``sums`` and ``missed`` are overwritten.
 """
 
-from __future__ import annotations
-
 import threading
 
 import torch

@@ -4,8 +4,6 @@ The sum of a block of 4096 bytes is its XXH64; the last block may be shorter. Su
 of the file.
 """
 
-from __future__ import annotations
-
 from array import array
 from pathlib import Path
 

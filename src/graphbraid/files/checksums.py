@@ -4,8 +4,6 @@ They detect damage (a flipped bit, a truncated file, another file's bytes), not 
 file can also write its checksum.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

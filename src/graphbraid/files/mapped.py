@@ -3,8 +3,6 @@
 An array that is mapped need not travel to another process: there it is mapped again (:func:`sent`).
 """
 
-from __future__ import annotations
-
 import io
 import threading
 import weakref

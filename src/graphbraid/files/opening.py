@@ -3,8 +3,6 @@
 The cache folders, kept between runs, are found here, too: of generated datasets, rates and verified files.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import io

@@ -3,8 +3,6 @@
 Nothing is shown without a listener: in Python, in other threads, with ``--json`` or without a terminal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar

@@ -6,8 +6,6 @@ killed one does not. Nothing is written through a link: a symbolic one is refuse
 names (hard links) only the one that is written is replaced.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import errno

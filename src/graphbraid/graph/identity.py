@@ -1,7 +1,5 @@
 """Marks: checksums of a graph's arrays, by which objects built for another graph are refused."""
 
-from __future__ import annotations
-
 import torch
 import xxhash
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Reference of ``community_order`` and ``invert_order`` in ``csrc/graph/`` (locality.cpp, reorder.cpp)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

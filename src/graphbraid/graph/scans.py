@@ -4,8 +4,6 @@ Each reads its array once, in parallel, and stops at the first wrong value. Wher
 run, its plain PyTorch twin uses temporaries of at most a million elements.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

@@ -1,7 +1,5 @@
 """Sizes the tiers of a loader's features by the free memory and the loader's batches."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """GatherAhead: a thread gathers the rows of sampled batches ahead of their use, into reused RowBuffers."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """Times: the times of a loader's nodes or edges; temporal sampling needs its graph sorted by them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

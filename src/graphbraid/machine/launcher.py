@@ -1,7 +1,5 @@
 """The launcher: torchrun, Kubernetes, ``mpirun`` or ``srun`` give a process its rank by variables."""
 
-from __future__ import annotations
-
 import os
 import re
 import socket

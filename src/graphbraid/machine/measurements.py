@@ -5,8 +5,6 @@ One that is damaged or invalid counts as missing: a warning is logged and its co
 caller decides, with :class:`OtherPrograms`, which measurements are worth keeping.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import logging

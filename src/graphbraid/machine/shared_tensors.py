@@ -1,7 +1,5 @@
 """Tensors that several processes of one machine read: handles of their memory, and their opening."""
 
-from __future__ import annotations
-
 import platform
 import uuid
 from collections.abc import Callable

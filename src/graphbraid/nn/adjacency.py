@@ -1,7 +1,5 @@
 """Conversion of the edges that layers and models accept: a Csc, blocks, or PyG's ``edge_index``."""
 
-from __future__ import annotations
-
 import weakref
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial

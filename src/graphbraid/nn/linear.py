@@ -1,7 +1,5 @@
 """Linear layers with PyTorch Geometric's initialisation, so that the same seed gives the same layer."""
 
-from __future__ import annotations
-
 import math
 
 import torch

@@ -1,7 +1,5 @@
 """Optional attributes of a module that describe its calls and its needs; its copies and its mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager

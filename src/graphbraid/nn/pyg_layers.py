@@ -1,7 +1,5 @@
 """PyTorch Geometric's layers with the weights of graphbraid's, which are the parts of ``to_pyg()``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

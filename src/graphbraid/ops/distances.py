@@ -1,7 +1,5 @@
 """distances: the distance of each query from each row, without memory for each query, row and column."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import torch

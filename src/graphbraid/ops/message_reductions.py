@@ -5,8 +5,6 @@ PyTorch runs these element by element. Where the index is known to be in order, 
 lie one behind the other, and kernels that reduce segments take less time.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ functions in C++. A mask of dropout is a function of a seed and of each element'
 ``csrc/base/dropout.h``. All arithmetic is modulo 2**64.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """BatchSeeds: the nodes that a mini-batch starts from, and the Constraints that its draws keep to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol

@@ -4,8 +4,6 @@
 ``induced`` takes all edges of the graph between the nodes of the batch.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import warnings
 from collections.abc import Callable, Sequence

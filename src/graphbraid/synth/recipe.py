@@ -6,8 +6,6 @@ dropout; the backward passes in reverse order; and the optimizer. Only the learn
 epoch to the next.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Interpreter: runs statements of a program. A host takes their calls of the model."""
 
-from __future__ import annotations
-
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence

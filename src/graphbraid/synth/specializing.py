@@ -5,8 +5,6 @@ that read the loss, an accuracy or the epoch stay as they are: :mod:`graphbraid.
 this process, and :mod:`graphbraid.synth.emit.control` writes them in C++.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

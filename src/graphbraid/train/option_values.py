@@ -3,8 +3,6 @@
 A field of a frozen dataclass is an option. :func:`option` gives it a flag on the command line as well.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import sys

@@ -1,7 +1,5 @@
 """``graphbraid doctor``: shows what is installed, which kernels run and why, and what the machine offers."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 import sys

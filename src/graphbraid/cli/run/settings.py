@@ -1,7 +1,5 @@
 """Options of a run, from the command line, ``run.yaml``, a saved run and the defaults; and their flags."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import types

@@ -1,7 +1,5 @@
 """Labels of edges and of many small graphs on the command line: their data, splits and models."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from typing import Any, cast

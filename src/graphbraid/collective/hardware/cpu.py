@@ -1,7 +1,5 @@
 """Stage operators for the CPU: batches come from the compiled sampler's threads and need no transfer."""
 
-from __future__ import annotations
-
 import threading
 import time
 

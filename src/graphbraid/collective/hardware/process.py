@@ -5,8 +5,6 @@ that asked. If a process ends before it has answered, :class:`WorkerDiedError` i
 executor continues with the other route if there is one.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import multiprocessing
 import os

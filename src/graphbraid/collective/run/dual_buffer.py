@@ -6,8 +6,6 @@ order. Nothing here waits, locks or runs work: a claim returns what may begin no
 has ended.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from graphbraid.collective.plan.simulator import CPU, GPU, Routes

@@ -11,8 +11,6 @@ which is the order of the claims. A batch that comes out of order, because some 
 gathered as a whole, and the ring is restarted.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import logging
 import threading

@@ -4,8 +4,6 @@ The caller's state does not change: batches are pure functions, and the training
 on copies. Durations are wall-clock times after a warm-up, without outliers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import logging

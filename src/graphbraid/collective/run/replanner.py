@@ -1,7 +1,5 @@
 """Replanner: plans the rest of an epoch anew when measured durations have drifted from the planned ones."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 import threading

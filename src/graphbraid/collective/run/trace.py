@@ -1,7 +1,5 @@
 """Trace: measured and predicted timelines of an epoch, for Perfetto (or chrome://tracing) and as HTML."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ the topology of the whole graph, as in a store of one type. ``rows_indptr.npy`` 
 node and relation begin in ``indices.npy``.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Columns of tables, batch by batch: ids and their numbers, features, weights, splits and times."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Descriptions of graphs with types whose nodes and edges are in tables: YAML files, checked by line."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

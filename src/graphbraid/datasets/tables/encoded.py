@@ -1,7 +1,5 @@
 """Graphs whose features are encoded columns of tables: encoders are fitted on the rows for training alone."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

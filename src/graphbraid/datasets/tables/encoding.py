@@ -4,8 +4,6 @@ pyarrow and NumPy do the work (decision 0019). A fitted encoder is a
 :class:`~graphbraid.graph.schema.Encoder`, which is plain data: stores and runs keep it as JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

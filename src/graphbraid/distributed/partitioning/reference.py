@@ -7,8 +7,6 @@ its arguments.
 
 # ruff: noqa: PLR0917, ARG001 - the kernels take their arguments by position
 
-from __future__ import annotations
-
 import heapq
 import math
 

@@ -1,7 +1,5 @@
 """Partitions without a search for few cut edges: contiguous ranges, random ones, and packing by load."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from torch import Tensor

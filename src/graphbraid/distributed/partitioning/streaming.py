@@ -1,7 +1,5 @@
 """Streaming: nodes in their order, each placed where most of its neighbours are, with bounded memory."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Iterator

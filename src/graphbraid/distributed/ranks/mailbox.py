@@ -1,7 +1,5 @@
 """Memory that ranks on one machine share, and the mailbox for messages about it."""
 
-from __future__ import annotations
-
 import contextlib
 import mmap
 import os

@@ -1,7 +1,5 @@
 """Meeting: how ranks find each other at one address, and the store they keep there."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import json

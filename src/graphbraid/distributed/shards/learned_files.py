@@ -8,8 +8,6 @@ into the run's checkpoint. The library's own index holds Python objects, which c
 here.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 import secrets

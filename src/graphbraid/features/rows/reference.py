@@ -3,8 +3,6 @@
 Tests compare the kernels with them, and they run where kernels are missing. Rows are read one by one.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import threading

@@ -1,7 +1,5 @@
 """RowStream: rows of a table in rounds, read one round ahead of their use; ScratchRows: rows to write."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 import weakref

@@ -1,7 +1,5 @@
 """Hot rows in a device's memory: how many pay, and how several devices divide them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

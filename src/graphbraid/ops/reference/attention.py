@@ -1,8 +1,6 @@
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
 """Plain PyTorch twins of the attention kernels, part of :mod:`graphbraid.ops.reference`."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """TensorHolder: a record of tensors, at any depth, that can be moved and pinned as a tensor can."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """SharedDeviceCache: hot rows of devices that read each other: some on each, others divided among them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Control: the statements that a program runs while it trains, written in C++."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Sequence

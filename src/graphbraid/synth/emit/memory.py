@@ -1,7 +1,5 @@
 """Memory: where a recorded tensor lives in the program: arena, weight, gradient, array or scratch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ kernel the same memory, and it is neither the arena's nor a weight's, then no st
 array of the program. A task that does more than call kernels and copy rows is refused by its name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace

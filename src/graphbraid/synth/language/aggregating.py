@@ -1,7 +1,5 @@
 """Own layers: a function with two nested ``forall`` loops becomes the steps of one message."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, cast

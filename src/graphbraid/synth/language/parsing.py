@@ -6,8 +6,6 @@ not closed before the next loop over the same variable. Nested loops cannot shar
 place of the missing brace is known, and the parser adds it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

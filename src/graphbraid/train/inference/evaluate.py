@@ -1,7 +1,5 @@
 """Evaluation: loss and metrics of nodes or links, on sampled neighbourhoods or exactly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, cast
 

@@ -1,7 +1,5 @@
 """Predictions of a model of links: scores of pairs of nodes, and the likeliest other ends of nodes."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ A checksum shows that a file is as it was written, so its contents are not check
 optimizer that a caller makes may be another one than its name says, and fused kernels look at no shapes.
 """
 
-from __future__ import annotations
-
 import os
 import pickle
 import re

@@ -1,7 +1,5 @@
 """The tiers of rows and adjacency lists that a run's options request, and the reads of each epoch."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Training on the whole graph: its feed, checks of memory, and compilation of the model."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from typing import Any
 
