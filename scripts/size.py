@@ -23,7 +23,7 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_755,
-    ("ops",): 10_735,
+    ("ops",): 10_755,
     ("sampling",): 6_525,
     ("features",): 4_095,
     ("datasets",): 6_585,
@@ -32,14 +32,14 @@ BUDGETS = {
     ("collective",): 4_375,
     ("fullgraph",): 29_340,
     ("distributed",): 7_085,
-    ("synth",): 5_830,
+    ("synth",): 5_835,
     ("train",): 10_505,
     ("estimates",): 4_290,
     ("report.py",): 420,
     ("cli",): 4_635,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_395, 407
+WHOLE_LINES, WHOLE_FILES = 109_590, 407
 TEST_LINES = 93_010
 
 
