@@ -3,6 +3,7 @@
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tests.train.communities import Sage, community_graph, new_model
@@ -173,6 +174,14 @@ def test_checkpoint_with_objects_is_loaded_only_if_trusted(tmp_path):
     assert "callback): pathlib." in str(caught.value)
     assert "weights_only" not in str(caught.value), "torch's advice is to switch the check off"
     Trainer(new_model(graph), graph, **options, resume=True, trust_checkpoint=True).fit()
+
+
+def test_a_zip_file_of_arrays_is_no_checkpoint(tmp_path):
+    graph = community_graph()
+    trainer = Trainer(new_model(graph), graph, **OPTIONS)
+    np.savez(tmp_path / "weights.npz", weight=np.arange(3))
+    with pytest.raises(DataError, match=r"is not a checkpoint of this version of graphbraid"):
+        trainer.load_weights(tmp_path / "weights.npz")
 
 
 def test_a_run_that_cannot_start_leaves_no_folder(tmp_path):
