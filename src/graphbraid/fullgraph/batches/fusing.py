@@ -49,6 +49,7 @@ class BatchProgram:
         after = made.after if isinstance(made, ir.Following) else made
         act, p = (after.act, after.p) if isinstance(after, ir.Epilogue) else ("none", 0.0)
         attends = isinstance(made, ir.Attention) and not made.averages
+        attends |= isinstance(made, ir.Messages) and made.reads_result and not made.selects
         self.keeps_output = attends or (act != "none" and (act, p) != ("relu", 0))
         """Whether backward reads the output where PyTorch's does not, so that the caller gets a copy."""
         self.in_place = frozenset(op.out for op in fused.ops if _may_overwrite(fused, op))
