@@ -119,7 +119,7 @@ def test_the_last_layers_sum_begins_before_its_rows_gradients_travel():
     def run(comm):
         ranks = Ranks(comm=comm, partition=parts)
         engine = Engine(copy.deepcopy(model), graph, "train", CompileOptions(evidence=EVIDENCE), ranks=ranks)
-        return [task.name for task in engine.runner.training_step.tasks]
+        return [task.name for task in engine.runner.training_step.plan.tasks]
 
     for names in run_threads(2, run):
         told = [i for i, name in enumerate(names) if name.endswith("gradients are whole")]

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("threads")
 
 def plan_of(rank):
     """The training step's plan of a rank."""
-    return rank["engine"].runner.training_step._plan
+    return rank["engine"].runner.training_step.plan
 
 
 def names_of(rank):
@@ -97,7 +97,7 @@ def test_a_generated_program_computes_gradients_once():
                 program=lowered.program, graph=lowered.graph, blocks=lowered.blocks, training=True, comm=comm
             )
         )
-        assert not step._plan.exchanges.gone_back
+        assert not step.plan.exchanges.gone_back
 
 
 SPLIT = ("sage max", "sage projected max, rows of length 1", "first of equals")
@@ -114,7 +114,7 @@ def learned(name, dropout, num_ranks, *, loops):
     torch.manual_seed(3)
     graph, parts = blocks(num_ranks, loops=loops)
     found = assert_as_one_rank(model_of(name, dropout), graph, parts, epochs=3)
-    plans = [rank["engine"].runner.training_step._plan for rank in found]
+    plans = [rank["engine"].runner.training_step.plan for rank in found]
     return found, [bool(plan.exchanges.source_splits) for plan in plans]
 
 
@@ -151,7 +151,7 @@ def test_own_rows_are_computed_between_departure_and_wait(monkeypatch):
     note(RowExchange, "add", "add")
     found, _ = learned("sage max", 0.0, 2, loops=False)
     for rank in found:
-        tasks = [task.name for task in rank["engine"].runner.training_step.tasks]
+        tasks = [task.name for task in rank["engine"].runner.training_step.plan.tasks]
         halos = [number for number, name in enumerate(tasks) if name.endswith(": halo")]
         assert halos
         for halo in halos:

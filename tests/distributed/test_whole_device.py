@@ -227,7 +227,7 @@ def test_a_configuration_is_found_in_the_first_steps_and_known_in_the_next_run(q
     runners = [rank["engine"].runner for rank in found]
     first, steps = runners[0].tuned, [runner.training_step for runner in runners]
     assert all(runner.tuned == first for runner in runners)
-    assert all(step.exchanges.pipeline == first.config for step in steps)
+    assert all(step.plan.exchanges.pipeline == first.config for step in steps)
     assert 1 < len(first.table) <= first.num_trials <= MOST_TRIALS
     assert first.table[first.chosen] <= next(iter(first.table.values()))
     assert explained(found).count(" ms\n") >= len(first.table)
@@ -273,7 +273,7 @@ def test_without_limits_or_a_search_the_configuration_is_the_given_one(quick_tri
     for pipeline, device in (("tuned", FakeDevice), (None, DeviceOfWarps), (few, DeviceOfWarps)):
         runner = learned_by(pipeline, device, epochs=1)[0]["engine"].runner
         assert runner.tuned is None
-        assert runner.training_step.exchanges.pipeline == (few if pipeline is few else PipelineConfig())
+        assert runner.training_step.plan.exchanges.pipeline == (few if pipeline is few else PipelineConfig())
 
 
 def test_other_words_for_a_pipeline_are_refused():

@@ -92,7 +92,7 @@ def test_features_in_the_graphs_order_stay_in_place():
     assert engine._tracker.source.graph.edge_attr is data.edge_attr
     whole = graphbraid.compile(Featured(GINE), data, nodes=torch.arange(data.num_nodes))
     whole()
-    rows = whole.runner.training_step._plan.edge_features.rows(0)
+    rows = whole.runner.training_step.plan.edge_features.rows(0)
     assert rows.data_ptr() == data.edge_attr.data_ptr()
 
 

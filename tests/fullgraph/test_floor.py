@@ -231,7 +231,7 @@ def test_every_task_has_a_row(name):
     engine = graphbraid.compile(MODELS[name](), make_graph(weighted=name == "gcn"))
     floor = engine.floor(measure=True)
     rows = [task.name for operation in floor.operations for task in operation.tasks]
-    planned = [task.name for task in engine.runner.training_step.tasks if task.name != "loss"]
+    planned = [task.name for task in engine.runner.training_step.plan.tasks if task.name != "loss"]
     assert sorted(rows) == sorted([*planned, "outputs", "gradient of the outputs"])
     assert all(operation.floor_seconds >= 0 for operation in floor.operations)
     assert floor.step_seconds > 0

@@ -52,7 +52,7 @@ def each_time_anew(monkeypatch):
 
 
 def bound_calls(engine):
-    return engine.runner.training_step._plan.bound_calls
+    return engine.runner.training_step.plan.bound_calls
 
 
 def pair(make):

@@ -132,11 +132,15 @@ def test_memory_for_features_stays_within_the_budget(graph):
     for host in (64_000, SMALL, 4 * NODES * WIDTH):
         step = trained(graph, gcn, host=host)[2].runner.training_step
         kept = [
-            *(rows for stream in step.streams.streams.values() for rows in stream._kept.values()),
-            *(rows for stream in step.streams.streams.values() for rows in stream._buffers),
+            *(rows for stream in step.plan.streams.streams.values() for rows in stream._kept.values()),
+            *(rows for stream in step.plan.streams.streams.values() for rows in stream._buffers),
         ]
-        assert sum(rows.nbytes for rows in kept) <= step.streams.nbytes <= max(host * 5 // 8, 4 * WIDTH * 24)
-        assert step.streams.pass_bytes < 4 * NODES * WIDTH or host < 4 * NODES * WIDTH
+        assert (
+            sum(rows.nbytes for rows in kept)
+            <= step.plan.streams.nbytes
+            <= max(host * 5 // 8, 4 * WIDTH * 24)
+        )
+        assert step.plan.streams.pass_bytes < 4 * NODES * WIDTH or host < 4 * NODES * WIDTH
 
 
 def test_explain_says_what_is_read(graph):
@@ -155,7 +159,7 @@ def test_a_damaged_block_is_told(graph, tmp_path):
 
 def test_a_damaged_temporary_file_is_told(graph):
     engine = trained(graph, gcn, steps=1, host=SMALL)[2]
-    (table,) = engine.runner.training_step.streams._tables.values()
+    (table,) = engine.runner.training_step.plan.streams._tables.values()
     last = 4 * table.shape.numel() - 1  # of rows that the memory for features does not hold
     byte = os.pread(table._file.fileno(), 1, last)
     os.pwrite(table._file.fileno(), bytes([byte[0] ^ 1]), last)

@@ -214,7 +214,7 @@ def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored):
     config = TrainConfig(mode="full", host=SMALL, eval_every=0)
     trial = Trial(sage(graph), graph, config, make_tiers(graph, config))
     engine = full_needs(trial).engine
-    streams = engine.runner.training_step.streams
+    streams = engine.runner.training_step.plan.streams
     assert 0 < streams.pass_bytes < streams.whole_bytes <= engine.evaluation_pass_bytes
     rate = streams.pass_bytes / 50
     found = full_seconds(trial, engine, fits=True, bytes_per_second=rate)

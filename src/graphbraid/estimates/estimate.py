@@ -383,7 +383,7 @@ def full_needs(trial: Trial) -> FullNeeds:
     weights, outputs = parameter_bytes(runner.model), 4 * trial.task.width
     own: tuple[Need, ...] = (*learned, Need(name="gradients", nbytes=weights, why="of the parameters"))
     topology, features = graph_needs(graph)
-    streams = None if engine is None else engine.runner.training_step.streams
+    streams = None if engine is None else engine.runner.training_step.plan.streams
     if engine is not None:
         # A run first tries the model in evaluation mode, and keeps the memory of that for its evaluations.
         kept = engine.evaluation_nbytes + outputs * graph.num_nodes
@@ -431,7 +431,7 @@ def full_seconds(
         bytes_per_second: rate at which the disk gives streamed features. If None, it is measured.
     """
     floor = None if engine is None else engine.floor().floor_seconds
-    streams = None if engine is None else engine.runner.training_step.streams
+    streams = None if engine is None else engine.runner.training_step.plan.streams
     reading = once = 0.0
     how = "the least that it can take; nothing was tried"
     if streams is not None:

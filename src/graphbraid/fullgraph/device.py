@@ -245,15 +245,11 @@ class Cuda(Device):
             with torch.cuda.device(self.place), before, capture:
                 run()
         except RuntimeError as error:
-            _leave(self.place, pool)
+            # Until the allocator is told that a failed capture is over, it refuses the next one.
+            with contextlib.suppress(AttributeError, RuntimeError):  # a private function, or already called
+                torch._C._cuda_endAllocateToPool(self.place.index, pool)
             raise NotRecordedError(str(error).splitlines()[0]) from error
         return graph.replay
-
-
-def _leave(place: torch.device, pool: tuple[int, int]) -> None:
-    """Tell the allocator that a failed capture is over; otherwise it would refuse the next one."""
-    with contextlib.suppress(AttributeError, RuntimeError):  # a private function, or already called
-        torch._C._cuda_endAllocateToPool(place.index, pool)
 
 
 def device_for(model: nn.Module, device: Device | torch.device | str | None = None) -> Device:

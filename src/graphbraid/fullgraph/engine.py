@@ -135,7 +135,11 @@ class ModelTracker:
             self._asked = TrainingNodes(self._asked.given, self.source)
             self._snapshots.clear()
             self._num_changes = 0
-        if (why := self._why_not_now()) is not None:
+        why = why_not_now(self._options.device.place.type)
+        if why is None and self.differentiates_twice and torch.is_grad_enabled():
+            what = "its gradients were differentiated again (create_graph=True)"
+            why = NotLoweredError("backward", what)
+        if why is not None:
             return ModelSnapshot(None, None, why)
         for snapshot in reversed(self._snapshots):
             if snapshot.seen is not None and not snapshot.seen.has_changed():
@@ -152,14 +156,6 @@ class ModelTracker:
         self._num_changes += snapshot.program is not None and snapshot.runner is None
         self._snapshots = [*self._snapshots[1 - _MOST_FORMS :], snapshot]
         return snapshot
-
-    def _why_not_now(self) -> NotLoweredError | None:
-        """Return why no model can be lowered at this moment, so that it runs as written; None if it can."""
-        if (why := why_not_now(self._options.device.place.type)) is not None:
-            return why
-        if self.differentiates_twice and torch.is_grad_enabled():
-            return NotLoweredError("backward", "its gradients were differentiated again (create_graph=True)")
-        return None
 
     def runner_of(self, snapshot: ModelSnapshot) -> Runner | None:
         """Return the runner of a snapshot's program; None if there is none, and ``snapshot.why`` says why."""
@@ -414,7 +410,7 @@ class Engine(CompiledModule):
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
         step = self._evaluation_step()
-        return 0 if step is None or step.streams is None else step.streams.whole_bytes
+        return 0 if step is None or step.plan.streams is None else step.plan.streams.whole_bytes
 
     @property
     def evidence(self) -> Evidence:

@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -200,7 +200,9 @@ def measured_rates(device: Device = HOST) -> MeasuredRates:
     except RuntimeError as error:  # little memory is left
         _log.warning("the rates of %s could not be measured, typical ones are taken: %s", device.name, error)
         return kept or MeasuredRates(rates=Rates())
-    found = _judged(found, kept, list(_quiet_ones(device)))
+    others = _KEPT.read_others(rates_file(device))  # of the same machine under other versions of torch
+    quiet = [one.rates for one in others if one.measured_on == _description(device) and not one.doubt]
+    found = _judged(found, kept, quiet)
     if found.doubt:
         _log.warning("the machine's rates are doubtful: %s; a later run measures them again", found.doubt)
     try:
@@ -258,13 +260,6 @@ def _unlike(rates: Rates, before: Rates) -> str:
         if not 1 / MOST_CHANGE <= ratio <= MOST_CHANGE:
             return f"{name} is {now:.3g}, but was {getattr(before, name):.3g}"
     return ""
-
-
-def _quiet_ones(device: Device) -> Iterator[Rates]:
-    """Yield this machine's undisturbed rates as stored under other versions of torch."""
-    for kept in _KEPT.read_others(rates_file(device)):
-        if kept.measured_on == _description(device) and not kept.doubt:
-            yield kept.rates
 
 
 # ---- rows read at random from memory, by the size of their region: beside the floor of a step alone

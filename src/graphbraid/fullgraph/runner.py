@@ -218,7 +218,7 @@ class Runner:
     def predict_owned(self, read: Program, own: Tensor) -> Tensor:
         """Return the outputs of ``own`` nodes of this one of several ranks, in evaluation mode."""
         step, out = self._run_evaluation(read)
-        held = step.output_nodes
+        held = step.plan.nodes_of(step.program.output)
         assert held is not None
         assert self._ranks is not None
         row_of = torch.empty(self._ranks.partition.num_nodes, dtype=torch.int64)
@@ -367,14 +367,14 @@ class Runner:
         is_recorded = ranks is None and is_copied and request.training
         step = (ReplayedStep if is_recorded else PlannedStep)(request)
         if ranks is not None and request.training:
-            step.exchanges.pipeline = ranks.config
+            step.plan.exchanges.pipeline = ranks.config
         return step
 
     def _ready(self, planned: PlannedStep) -> PlannedStep:
         """Return a step that can run; allocate its memory at its first use, if there is enough."""
         if planned.is_allocated:
             return planned
-        planned.compute_coefficients()  # which then are not among the free bytes
+        planned.plan.compute_coefficients()  # which then are not among the free bytes
         device = self._device
         beside = _HOST_BYTES if device.is_host else WORKSPACE_BYTES
         available, needed = device.free_bytes(), planned.nbytes + beside

@@ -18,6 +18,7 @@ from graphbraid.fullgraph.lowering.costs import in_bytes
 from graphbraid.fullgraph.lowering.lower_program import decision_lines, operation_lines
 from graphbraid.fullgraph.program import Break, Operation, Program, written_lines
 from graphbraid.fullgraph.ranks.pipeline_tuner import described
+from graphbraid.fullgraph.step.operations.row_exchange import why_rows_travel
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.fullgraph.step.tasks import BufferPool, copied
@@ -55,8 +56,8 @@ def explain(
     )
     what = "values computed once" if device.is_host else "values computed once and copied to the device"
     lines.append(f"  {in_bytes(planned.nbytes)} with {what}")
-    if planned.streams is not None:
-        lines += planned.streams.explain()
+    if planned.plan.streams is not None:
+        lines += planned.plan.streams.explain()
     if level_bytes:
         lines.append(f"  {in_bytes(planned.nbytes + level_bytes)} with the levels' own edges and node ids")
     return "\n".join(lines if device.is_host else lines + _on_device(planned, device, choices))
@@ -89,9 +90,9 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
     lines = ["Exchanges"] if read or travel else []
     if read:
         lines.append(f"  read where peers keep them: {', '.join(read)}")
-        lines += [f"  {described(step.exchanges.pipeline)}"] if tuner is None else tuner.explain()
+        lines += [f"  {described(step.plan.exchanges.pipeline)}"] if tuner is None else tuner.explain()
     if travel:
-        reason = step.why_rows_travel or "their reader is not a single sum of float32 rows"
+        reason = why_rows_travel(step.plan) or "their reader is not a single sum of float32 rows"
         lines.append(f"  travel: {', '.join(travel)}: {reason}")
     return lines
 
@@ -144,9 +145,9 @@ class TimedStep(PlannedStep):
         self._pool: BufferPool | None = None
         """Lends the memory of returned outputs, as the runner's does; None on a device."""
         self._seconds: dict[int, list[float]] = {}
-        self._plan.tasks = [
+        self.plan.tasks = [
             replace(task, run=partial(self._timed, place, task.run))
-            for place, task in enumerate(self._plan.tasks)
+            for place, task in enumerate(self.plan.tasks)
         ]
 
     def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
@@ -188,7 +189,7 @@ class TimedStep(PlannedStep):
         self._seconds.setdefault(place, []).append(self._clock() - started)
 
     def _times(self) -> list[TaskTime]:
-        tasks, first_back = self._plan.tasks, self._backward_tasks
+        tasks, first_back = self.plan.tasks, self._backward_tasks
         found = {place: statistics.median(seconds) for place, seconds in self._seconds.items()}
         times = [
             TaskTime(name=task.name, operation=task.operation, backward=at >= first_back, seconds=found[at])

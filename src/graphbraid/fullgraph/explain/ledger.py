@@ -167,7 +167,7 @@ class Ledger:
         place, costs = self._program.place(op.inputs[0]), self._facts
         rows, path = self._rows(*place), self._program.path_of(op.inputs[0])
         if path == "binary":
-            return self._work(streams, bit_seconds=times * costs.binary_seconds(rows, width))
+            return self._work(streams, bit_seconds=times * costs.product_seconds(path, rows, width))
         if path != "sparse":
             return self._work(streams, flops=2.0 * times * rows * depth * width)
         reads, table = times * rows * depth * costs.density_of(place.node_type), 4 * table_rows * width

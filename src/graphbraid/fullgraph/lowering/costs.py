@@ -152,13 +152,13 @@ class CostModel:
         """Return the seconds of an aggregation over the edges from ``level`` to the next."""
         return self.rates.aggregate_seconds(self.num_edges(level, relation), width)
 
-    def sparse_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' product with a weight on the sparse path."""
-        return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
-
-    def binary_seconds(self, rows: int, width: int) -> float:
-        """Return the seconds of the features' product with a weight on the binary path."""
-        return self.rates.binary_seconds(rows, self.in_channels, width)
+    def product_seconds(self, path: str, rows: int, width: int) -> float:
+        """Return the seconds of the features' product with a weight on an input path."""
+        if path == "sparse":
+            return self.rates.sparse_seconds(rows * self.in_channels * self.density, width)
+        if path == "binary":
+            return self.rates.binary_seconds(rows, self.in_channels, width)
+        return self.rates.multiply_seconds(rows, self.in_channels, width)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -263,7 +263,8 @@ def costs_for(
     program: ir.Program, graph: Graph, options: CompileOptions, rates: Rates, doubt: str = ""
 ) -> CostModel:
     """Return the cost model of a program, as it was read, over a graph; its levels have no sizes yet."""
-    allowed = options.hoist_bytes()
+    how: dict[str, Any] = {"hoist_bytes": options.hoist_bytes(), "rates": rates, "doubt": doubt}
+    how["storage"] = options.storage
     if program.by_relation:
         features = [graph.nodes_of(name).x for name in graph.node_types]
         shares = [0.0 if x is None else density(x) for x in features]
@@ -273,17 +274,14 @@ def costs_for(
             density=max(shares, default=0.0),
             is_sparse=any(are_sparse),
             is_binary=False,
-            hoist_bytes=allowed,
-            rates=rates,
-            doubt=doubt,
-            storage=options.storage,
             node_types=tuple(
                 NodeTypeSizes(rows=(), density=share, is_sparse=is_sparse)
                 for share, is_sparse in zip(shares, are_sparse, strict=True)
             ),
+            **how,
         )
     sample = None if options.features is None else options.features.sample()
-    return cost_model(graph, rates, hoist_bytes=allowed, storage=options.storage, sample=sample, doubt=doubt)
+    return cost_model(graph, sample=sample, **how)
 
 
 def density(x: Features) -> float:

@@ -147,7 +147,11 @@ class _OrderComparison:
     def weigh(self, name: str, reached: Reach) -> Weighed:
         """Predict the time of an epoch's reads in an order by simulating the cache."""
         keys = {(read.level, read.row_bytes): read for read in self.reads}
-        fetches = self._fetches(reached.nodes)
+        # The edges, with each source replaced by the group of rows that enters the cache with it.
+        fetch = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
+        fetch[reached.nodes] = torch.arange(reached.nodes.numel(), dtype=fetch.dtype) // ROWS_A_FETCH
+        groups = fetch.index_select(0, self.csc.indices)
+        fetches = Csc(self.csc.indptr, groups, self.csc.num_src, trusted=True)
         shares = {key: self._share(fetches, reached, read) for key, read in keys.items()}
         seconds, hits = self._cost([shares[read.level, read.row_bytes] for read in self.reads])
         return Weighed(name=name, reached=reached, seconds=seconds, hits=hits)
@@ -164,12 +168,6 @@ class _OrderComparison:
         saved = now.seconds - self._cost(once)[0]
         slower = 1 if native.kernels() is not None else _TWIN_SLOWER
         return saved > max(LEAST_GAIN * now.seconds, making * slower * self.csc.num_edges / EPOCHS)
-
-    def _fetches(self, nodes: Tensor) -> Csc:
-        """Return the edges with each source replaced by the fetch, a group of rows, that it belongs to."""
-        fetch = torch.zeros(self.csc.num_src, dtype=self.csc.indices.dtype)
-        fetch[nodes] = torch.arange(nodes.numel(), dtype=fetch.dtype) // ROWS_A_FETCH
-        return Csc(self.csc.indptr, fetch.index_select(0, self.csc.indices), self.csc.num_src, trusted=True)
 
     def _share(self, fetches: Csc, reached: Reach, read: RowReads) -> float:
         if self.costs.fits(read, self.cache_bytes):

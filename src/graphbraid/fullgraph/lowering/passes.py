@@ -326,15 +326,11 @@ def input_width(program: ir.Program) -> int:
 def input_seconds(program: ir.Program, costs: CostModel) -> dict[str, float]:
     """Return the seconds per epoch of the features' products with weights, on each available path."""
     rows, width = costs.rows[0], input_width(program)
-    seconds = {
-        "dense": 2 * costs.rates.multiply_seconds(rows, costs.in_channels, width),
-        "sparse": 2 * costs.sparse_seconds(rows, width),
-    }
+    paths = ("dense", "sparse", "binary") if costs.is_binary else ("dense", "sparse")
+    seconds = {path: 2 * costs.product_seconds(path, rows, width) for path in paths}
     if not costs.is_sparse:  # sparse features would have to be made dense to be hoisted
         _, hoist = hoisted(program, costs, limit=costs.hoist_bytes)
         seconds["dense"] -= hoist["every epoch"] - hoist["once"]
-    if costs.is_binary:
-        seconds["binary"] = 2 * costs.binary_seconds(rows, width)
     return seconds
 
 
@@ -402,12 +398,7 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
         if seconds["first"] <= seconds["last"]:
             return program, ""
         # (A x) Wᵀ instead of A (x Wᵀ)
-        rows = f"{aggregate.out}_rows"
-        swapped = {
-            linear.out: replace(aggregate, out=rows, inputs=(linear.inputs[0],)),
-            aggregate.out: replace(linear, out=aggregate.out, inputs=(rows, *aggregate.inputs[1:])),
-        }
-        return program.replaced(swapped), f"{aggregate.out}: aggregate first"
+        return swapped(program, linear, aggregate), f"{aggregate.out}: aggregate first"
     after = program.consumers(aggregate.out)
     linear = after[0] if len(after) == 1 and isinstance(after[0], ir.Linear) else None
     if not isinstance(linear, ir.Linear) or linear.inputs[0] != aggregate.out or len(aggregate.inputs) > 1:
@@ -415,12 +406,16 @@ def _order_one(program: ir.Program, aggregate: ir.Aggregate, costs: CostModel) -
     seconds = order_seconds(program, linear, aggregate, costs)
     if seconds["last"] <= seconds["first"] and not program.is_compact(aggregate.inputs[0]):
         return program, ""
-    rows = f"{linear.out}_rows"
-    swapped = {
-        aggregate.out: replace(linear, out=rows, inputs=(aggregate.inputs[0],)),
-        linear.out: replace(aggregate, out=linear.out, inputs=(rows, *linear.inputs[1:])),
-    }
-    return program.replaced(swapped), f"{linear.out}: transform first"
+    return swapped(program, aggregate, linear), f"{linear.out}: transform first"
+
+
+def swapped(program: ir.Program, first: ir.Operation, second: ir.Operation) -> ir.Program:
+    """Return a program in which the second of two operations runs first, on the first one's only input."""
+    rows = f"{second.out}_rows"
+    new = {first.out: replace(second, out=rows, inputs=first.inputs)}
+    return program.replaced(
+        {**new, second.out: replace(first, out=second.out, inputs=(rows, *second.inputs[1:]))}
+    )
 
 
 # ---- fusing: row-wise operations are done by the kernel before them, while the cache holds the rows

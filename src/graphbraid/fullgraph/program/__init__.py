@@ -63,6 +63,7 @@ from graphbraid.fullgraph.program.operations import (
     itself,
     name_of,
     on_a_copy,
+    run_call,
 )
 from graphbraid.fullgraph.program.program import (
     Decision,

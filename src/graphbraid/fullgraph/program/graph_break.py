@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.program.operations import Operation, itself
+from graphbraid.fullgraph.program.operations import Operation, itself, run_call
 from graphbraid.graph.csc import Csc, coo_to_csc
 from graphbraid.nn.adjacency import MadeOfTensors
 
@@ -109,12 +109,10 @@ class WrittenCall:
     def run(self, find: Callable[[Any], Any], run_layer: RunLayer | None = None) -> Any:
         """Make the call; ``find`` returns the value of a reference among its arguments."""
         args, kwargs = _with(self.args, find), _with(dict(self.kwargs), find)
-        if isinstance(self.target, str):
-            return getattr(args[0], self.target)(*args[1:], **kwargs)
         if isinstance(self.target, LoweredLayer):
             assert run_layer is not None
             return run_layer(self.target, *args)
-        return self.target(*args, **kwargs)
+        return run_call(self.target, args, kwargs)
 
     def references(self) -> Iterator[Any]:
         """Yield all arguments that are no containers."""

@@ -8,7 +8,7 @@ a level's nodes are a prefix of those of the level before it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
@@ -487,8 +487,15 @@ def itself(tensor: Tensor) -> Tensor:
 def on_a_copy(x: Tensor, call: Any, *args: Any, **kwargs: Any) -> Tensor:
     """Return a copy of a tensor that an in-place function, or the method of a name, has written over."""
     x = x.clone()
-    (getattr(Tensor, call) if isinstance(call, str) else call)(x, *args, **kwargs)
+    run_call(call, (x, *args), kwargs)
     return x
+
+
+def run_call(target: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function or module, or the method of a name of the first argument, as nodes of traces do."""
+    if isinstance(target, str):
+        return getattr(args[0], target)(*args[1:], **kwargs)
+    return target(*args, **kwargs)
 
 
 def _value(argument: Any) -> Any:

@@ -414,14 +414,8 @@ _ADDING = (Add, Aggregate, Linear, Combine, Largest, Concat, Break)
 
 def same_program(first: Program, second: Program) -> bool:
     """Return whether two programs are the same operations on the same parameters and modules."""
-    return (
-        first.inputs == second.inputs
-        and first.returned == second.returned
-        and len(first.ops) == len(second.ops)
-        and all(
-            type(a) is type(b) and _same(vars(a), vars(b)) for a, b in zip(first.ops, second.ops, strict=True)
-        )
-    )
+    is_alike = first.inputs == second.inputs and first.returned == second.returned
+    return is_alike and _same(first.ops, second.ops)
 
 
 def _same(first: Any, second: Any) -> bool:  # noqa: PLR0911 - one for each kind of value
@@ -432,13 +426,11 @@ def _same(first: Any, second: Any) -> bool:  # noqa: PLR0911 - one for each kind
         return False
     if isinstance(first, Program):
         return same_program(first, second)
-    if isinstance(first, LoweredLayer):
-        first, second = vars(first), vars(second)
     if isinstance(first, dict):
         return list(first) == list(second) and _same(tuple(first.values()), tuple(second.values()))
     if isinstance(first, tuple | list):
-        return len(first) == len(second) and all(_same(a, b) for a, b in zip(first, second, strict=True))
-    if isinstance(first, Operation | WrittenCall):
+        return len(first) == len(second) and all(map(_same, first, second))
+    if isinstance(first, Operation | WrittenCall | LoweredLayer):
         names = [field.name for field in fields(first)]
         return all(_same(getattr(first, name), getattr(second, name)) for name in names)
     return bool(first == second)

@@ -99,19 +99,13 @@ class HaloSeconds:
 
     def decision(self, values: list[str]) -> ir.Decision:
         """Return the decision for ``values``, as ``explain()`` prints it."""
-        names = ", ".join(values)
         computed, travelling = in_seconds(self.computed), in_seconds(self.travelling)
+        what, saves = f"rows of {', '.join(values)} that others own are computed here", ""
+        other = f"sending them, {travelling} an epoch, {computed} here"
         if self.should_travel:
-            what, other = (
-                f"rows of {names} that others own travel",
-                f"computing them here, {computed} an epoch",
-            )
-        else:
-            what, other = (
-                f"rows of {names} that others own are computed here",
-                f"sending them, {travelling} an epoch, {computed} here",
-            )
-        saves = f"{in_seconds(self.computed - self.travelling)} an epoch" if self.should_travel else ""
+            what = f"rows of {', '.join(values)} that others own travel"
+            saves = f"{in_seconds(self.computed - self.travelling)} an epoch"
+            other = f"computing them here, {computed} an epoch"
         return ir.Decision(name=NAME, taken=self.should_travel, what=what, saves=saves, instead_of=other)
 
 
@@ -164,12 +158,7 @@ def _seconds(program: ir.Program, op: ir.Operation, costs: CostModel, num_rows: 
     if not isinstance(op, ir.Linear):
         return 2 * 4.0 * num_rows * 2 * width / rates.stream_bytes
     source = op.inputs[0]
-    if source != ir.INPUT:
-        products = 3 if program.learns(source) else 2
-        return products * rates.multiply_seconds(num_rows, program.width(source), width)
-    path = program.settings.get("input_path", "dense")
-    if path == "sparse":
-        return 2 * rates.sparse_seconds(num_rows * costs.in_channels * costs.density, width)
-    if path == "binary":
-        return 2 * rates.binary_seconds(num_rows, costs.in_channels, width)
-    return 2 * rates.multiply_seconds(num_rows, costs.in_channels, width)
+    if source == ir.INPUT:
+        return 2 * costs.product_seconds(program.input_path, num_rows, width)
+    products = 3 if program.learns(source) else 2
+    return products * rates.multiply_seconds(num_rows, program.width(source), width)

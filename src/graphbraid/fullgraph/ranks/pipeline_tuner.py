@@ -346,14 +346,14 @@ class PipelineTuner:
         kept = self._comm.share(None if kept is None else kept.to_json())
         if kept is not None:
             self.is_kept, self.found = True, TunedPipeline.from_json(kept)
-            step.exchanges.pipeline = self.found.config
+            step.plan.exchanges.pipeline = self.found.config
             return
         counts = torch.tensor([by_size for *_, by_size in told]).amax(0).tolist()
         busiest = {size: Partitions(*two) for size, two in zip(SIZES, counts, strict=True)}
         limits, widest = DeviceLimits(**told[0][1]), max(width for _, _, width, _ in told)
         values, allowed = ladders(widest, busiest, limits)
         self._search = CrossIterationSearch(values, allowed)
-        step.exchanges.pipeline = config_of(self._search.first)
+        step.plan.exchanges.pipeline = config_of(self._search.first)
 
     def _end_trial(self, step: PlannedStep, search: CrossIterationSearch) -> None:
         counted, self._seconds = self._seconds[1:], []
@@ -361,10 +361,10 @@ class PipelineTuner:
         self._spreads.append(max(most / least - 1 for least, most in told))
         search.tell(max(least for least, _ in told))
         if search.next is not None:
-            step.exchanges.pipeline = config_of(search.next)
+            step.plan.exchanges.pipeline = config_of(search.next)
             return
         self.found = TunedPipeline(table=search.table, chosen=search.best, num_trials=search.num_trials)
-        step.exchanges.pipeline = self.found.config
+        step.plan.exchanges.pipeline = self.found.config
         if self._comm.rank == 0:
             self._keep(self.found)
 

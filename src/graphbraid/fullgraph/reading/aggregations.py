@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import DestinationRows, Linear, NotLoweredError, Scale
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
     Known,
@@ -108,7 +108,7 @@ def _scattered(layer: Any) -> str | None:
     computed = frozenset(names) - {"ptr"}
     try:
         traced = traced_message("", layer, dict.fromkeys(names), computed, fx.Proxy, method="aggregate")
-    except NotLoweredError:
+    except ir.NotLoweredError:
         return None
     finally:
         found = dict(vars(layer))
@@ -145,7 +145,7 @@ TIES_OF_MESSAGES: tuple[Ties, ...] = ("shared", "shared with zero")
 
 
 def several_reductions(
-    layer: Any, shape: tuple[int, ...], refuse: Callable[[str], NotLoweredError]
+    layer: Any, shape: tuple[int, ...], refuse: Callable[[str], ir.NotLoweredError]
 ) -> SeveralReductions | None:
     """Return the reductions of messages that a layer's aggregation computes; None if it is of another kind.
 
@@ -176,7 +176,7 @@ def several_reductions(
     try:
         for one in extrema:
             ties = ties_of(one, refuse, known=(ties,) if one is not extrema[0] else TIES_OF_MESSAGES)
-    except NotLoweredError:  # no kernel shares their gradients so, or not all share them alike
+    except ir.NotLoweredError:  # no kernel shares their gradients so, or not all share them alike
         return None
     return SeveralReductions(names=names, shape=shape, ties=ties, scalers=scalers, averages=averages)
 
@@ -224,7 +224,7 @@ def shares_of(largest: Callable[[Tensor], Tensor], like: Tensor) -> _Shares:
 
 def ties_of(
     layer: Any,
-    refuse: Callable[[str], NotLoweredError],
+    refuse: Callable[[str], ir.NotLoweredError],
     *,
     sparse: bool = False,
     known: Collection[Ties] = TIES,
@@ -369,11 +369,23 @@ def narrows(weight: Tensor) -> bool:
     return bool(out_channels < in_channels)
 
 
+def reduced(call: LayerCall, x: str, weight: nn.Parameter, *, weighted: bool = False) -> str:
+    """Append the sum, mean or maximum over in-neighbours that a layer's ``aggr`` names, times a weight."""
+    conv, writer, over = call.layer, call.writer, call.edges.relation
+    if conv.aggr == "max":
+        is_pyg = hasattr(conv, "aggr_module")
+        ties: Ties = ties_of(conv, call.refuse, sparse=call.edges.sparse) if is_pyg else "shared"
+        return writer.add(ir.Linear, writer.add(ir.Maximum, x, ties=ties, relation=over), weight=weight)
+    kind = "mean" if conv.aggr == "mean" else "sum"
+    adjacency = ir.AdjacencyMatrix(kind=kind, weighted=weighted, relation=over)
+    return writer.add(ir.Aggregate, writer.add(ir.Linear, x, weight=weight), adjacency=adjacency)
+
+
 def plus_own(call: LayerCall, out: str, key: str) -> str:
     """Add a linear map, without bias, of the destinations' own rows."""
-    own = call.writer.add(DestinationRows, call.own)
+    own = call.writer.add(ir.DestinationRows, call.own)
     linear = checked_linear(call, key, has_bias=False)
-    return call.writer.sum(call.writer.add(Linear, own, weight=linear.weight), out)
+    return call.writer.sum(call.writer.add(ir.Linear, own, weight=linear.weight), out)
 
 
 def loop_scale(call: LayerCall) -> float:
@@ -390,4 +402,4 @@ def plus_scaled(call: LayerCall, x: str, out: str) -> str:
     eps, writer = call.layer.eps, call.writer
     if not isinstance(eps, nn.Parameter):
         return out
-    return writer.sum(writer.add(Scale, writer.add(DestinationRows, x), factor=eps), out)
+    return writer.sum(writer.add(ir.Scale, writer.add(ir.DestinationRows, x), factor=eps), out)

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import Linear, View
+from graphbraid.fullgraph.program import Linear, View, run_call
 from graphbraid.fullgraph.reading.exact import is_from
 from graphbraid.fullgraph.reading.message_trial import MessageCalls, name_of_call
 from graphbraid.fullgraph.reading.reader import Writer
@@ -234,9 +234,7 @@ class _Mover:
             return args[0] if isinstance(module, nn.Dropout) else module(args[0])
         if node.target is F.dropout:
             return args[0]
-        if node.op == "call_method":
-            return getattr(args[0], node.target)(*args[1:], **named)
-        return node.target(*args, **named)
+        return run_call(node.target, args, named)
 
     # ---- values as sums
 

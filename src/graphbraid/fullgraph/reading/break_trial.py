@@ -14,10 +14,9 @@ from torch import Tensor, fx, nn
 from torch.utils._pytree import tree_map_only
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.program import GraphValues, NotLoweredError, as_matrix, itself, on_a_copy
+from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.exact import computed_weights
 from graphbraid.fullgraph.reading.messages import Propagation
-from graphbraid.fullgraph.reading.own_edges import LayerOnEdges
 from graphbraid.fullgraph.reading.reader import Writer
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.trace_context import generators, put_back, recorded_of
@@ -51,7 +50,7 @@ class Breaks:
     dtype: torch.dtype = torch.float32
     by_row: frozenset[str] = frozenset()
     returns: bool = False
-    whole: Mapping[str, NotLoweredError] = field(default_factory=dict)
+    whole: Mapping[str, ir.NotLoweredError] = field(default_factory=dict)
     constants: dict[Any, Any] | None = None
 
 
@@ -71,7 +70,7 @@ class NoBreakError(Exception):
 class TriedCall:
     """A call that a break may make."""
 
-    why: NotLoweredError | None
+    why: ir.NotLoweredError | None
     """Why it has no lowered form; None if only a call that takes its result has none."""
     result: Any
     """Result of the trial, without a graph."""
@@ -86,8 +85,10 @@ class TriedCall:
     """Whether it is computed of the graph alone."""
     writes_before: tuple[fx.Node, ...] = ()
     """The calls that wrote over its arguments before it was made."""
-    layer: LayerOnEdges | None = None
+    layer: ir.LoweredLayer | None = None
     """The layer that it calls, if that has a lowered form on any edges."""
+    layer_args: tuple[Any, ...] = ()
+    """Arguments of that layer, with nodes of the trace."""
     is_run: bool = False
     """Whether a break computes it or, of a constant, holds it."""
     kept_by: tuple[str, int] | None = None
@@ -121,7 +122,7 @@ class CallTrials:
         self.rows: dict[str, Tensor] = {}
         """The rows that stand for values, by name."""
         self._copies: dict[int, Any] = {}
-        self._given = GraphValues()
+        self._given = ir.GraphValues()
 
     def call(self, node: fx.Node, arguments: Mapping[fx.Node, Any]) -> tuple[Any, bool]:
         """Return a call's result on random rows, and whether it drew random numbers.
@@ -133,13 +134,11 @@ class CallTrials:
         devices = [self._breaks.place] if self._breaks.place.type == "cuda" else []
         module = self.module(node)
         target = self._copied(module) if module is not None else node.target
-        if isinstance(target, str):
-            args, target = args[1:], getattr(args[0], target)
         with torch.random.fork_rng(devices), warnings.catch_warnings(), torch.enable_grad():
             warnings.simplefilter("ignore")
             before, held = generators(), _held(target)
             try:
-                result = target(*args, **kwargs)
+                result = ir.run_call(target, args, kwargs)
             except Exception as error:  # whatever the user's code may raise
                 lines = str(error).strip().splitlines() or [type(error).__name__]
                 what = f"as written it fails on rows of random numbers ({lines[0]})"
@@ -217,7 +216,7 @@ class CallTrials:
         read = memory_of(tensors_in([self.result_for(node, one) for one in node.all_input_nodes]))
         return tuple(by for by, memory in self.writes if memory & read)
 
-    def try_call(self, node: fx.Node, why: NotLoweredError | None) -> TriedCall:
+    def try_call(self, node: fx.Node, why: ir.NotLoweredError | None) -> TriedCall:
         """Try a call, after those of its arguments that were not tried yet.
 
         Args:
@@ -391,7 +390,8 @@ _OF_SHAPE = ("shape", "dtype", "device", "ndim")
 
 def _is_pure(target: Any) -> bool:
     """Return whether a function or method computes its result from its arguments alone."""
-    if isinstance(target, str | types.BuiltinFunctionType) or target in (itself, as_matrix, on_a_copy):
+    own = (ir.itself, ir.as_matrix, ir.on_a_copy)
+    if isinstance(target, str | types.BuiltinFunctionType) or target in own:
         return True
     if id(target) in recorded_of(everywhere=False):
         return True

@@ -257,7 +257,9 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
     if module_traits.takes_blocks(model) or (
         EDGE_TYPE in given.names and module_traits.takes_typed_blocks(model)
     ):
-        blocks, given = (X, CSC), _beside_blocks(given)
+        blocks, lost = (X, CSC), {EDGE_ATTR} & given.names - {given.weights}  # blocks have the weights
+        refused = dict.fromkeys(lost, "a model that takes blocks gets no features of edges")
+        given = replace(given, names=given.names & {N_ID, EDGE_TYPE}, refused={**given.refused, **refused})
     positional, named, in_place = [], {}, True
     parameters = parameters_of(model)
     taken: set[str | None] = {*blocks, *(_key_of(parameter.name, given) for parameter in parameters)}
@@ -271,15 +273,6 @@ def calling_of(model: nn.Module, given: Given) -> Calling:
         else:
             positional.append(what)
     return Calling(tuple(positional), named)
-
-
-def _beside_blocks(given: Given) -> Given:
-    """Return the arguments that a model can take beside blocks, which have the weights."""
-    why = "a model that takes blocks gets no features of edges"
-    lost = {EDGE_ATTR} & given.names - {given.weights}
-    return replace(
-        given, names=given.names & {N_ID, EDGE_TYPE}, refused={**given.refused, **dict.fromkeys(lost, why)}
-    )
 
 
 def argument_named(name: str, place: int) -> str | None:

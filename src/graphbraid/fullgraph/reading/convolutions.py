@@ -22,7 +22,7 @@ from graphbraid.fullgraph.reading.aggregations import (
     plus_own,
     plus_scaled,
     reads_pyg,
-    ties_of,
+    reduced,
 )
 from graphbraid.fullgraph.reading.exact import (
     Allowed,
@@ -50,7 +50,6 @@ from graphbraid.fullgraph.reading.reader import (
 from graphbraid.fullgraph.reading.trace_context import recording, softmax_of_edges
 from graphbraid.nn import GAT, GCN, GIN, MLP, GATv2, GraphSAGE, module_traits
 from graphbraid.ops.epilogue import ACTIVATIONS
-from graphbraid.ops.spmm import Ties
 
 # ---- GCN
 
@@ -135,19 +134,11 @@ _NONE = one_of(None)
     takes=("x", "csc"),
 )
 def _sage(call: LayerCall) -> str:
-    conv, writer, rows, over = call.layer, call.writer, call.x, call.edges.relation
+    conv, writer, rows = call.layer, call.writer, call.x
     if conv._modules.get("lin") is not None and getattr(conv, "project", True):
         rows = writer.epilogue(writer.linear(rows, checked_linear(call, "lin")), act="relu")
     left = checked_linear(call, "lin_l")
-    if conv.aggr == "max":
-        is_pyg = hasattr(conv, "aggr_module")
-        ties: Ties = ties_of(conv, call.refuse, sparse=call.edges.sparse) if is_pyg else "shared"
-        rows = writer.add(ir.Maximum, rows, ties=ties, relation=over)
-        out = writer.add(ir.Linear, rows, weight=left.weight)
-    else:
-        rows = writer.add(ir.Linear, rows, weight=left.weight)
-        adjacency = ir.AdjacencyMatrix(kind="mean" if conv.aggr == "mean" else "sum", relation=over)
-        out = writer.add(ir.Aggregate, rows, adjacency=adjacency)
+    out = reduced(call, rows, left.weight)
     if conv.root_weight:
         out = plus_own(call, out, "lin_r")
     out = writer.epilogue(out, bias=left.bias)

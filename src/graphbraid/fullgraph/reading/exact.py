@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.parameter import is_lazy
 
+from graphbraid.arguments import shown
 from graphbraid.fullgraph.program import NotLoweredError
 
 Allowed = Callable[[Any], bool]
@@ -155,7 +156,7 @@ def check(name: str, module: nn.Module, known: Known) -> None:
             raise NotLoweredError(name, f"{kind} has an attribute {key!r} that is not known here")
         if not allowed(python_value(value)):
             raise NotLoweredError(
-                name, f"{kind} with {key}={_short(value)} has no lowered form", f"another {key}"
+                name, f"{kind} with {key}={shown(value)} has no lowered form", f"another {key}"
             )
     _check_tensors(name, module, known)
     if known.children is not None and (extra := set(module._modules) - set(known.children)):
@@ -243,8 +244,3 @@ def refuse_changed(name: str, module: nn.Module) -> None:
             home = getattr(member, "__globals__", None)
             if home is not None and str(home.get("__name__", "")).split(".")[0] not in _OURS:
                 raise NotLoweredError(name, f"{base.__name__}.{key} was replaced", "the class as it was")
-
-
-def _short(value: Any) -> str:
-    text = repr(value).splitlines()[0]
-    return text if len(text) <= 60 else f"{text[:57]}..."

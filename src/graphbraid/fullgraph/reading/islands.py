@@ -11,7 +11,7 @@ calls make is one of the calls, and runs by a program of its own (:mod:`.own_edg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -98,8 +98,11 @@ class Islands:
                 raise _both(why, NoBreakError(error.code, error.reason)) from error
             return None
         draw = torch.Generator().manual_seed(len(self._tried))
-        result = torch.rand(call.num_rows, layer.width, generator=draw, dtype=call.dtype)
-        return TriedCall(why, result, Dependence.COUPLED, 0, repeats=False, writes_before=before, layer=layer)
+        width = layer.program.width(layer.program.output)
+        result = torch.rand(call.num_rows, width, generator=draw, dtype=call.dtype)
+        made = TriedCall(why, result, Dependence.COUPLED, 0, repeats=False, writes_before=before)
+        made.layer, made.layer_args = layer, call.args
+        return made
 
     def learns(self, at: fx.Node, one: fx.Node) -> bool:
         """Return whether an argument of a call may require a gradient."""
@@ -279,7 +282,8 @@ class Islands:
                 return ir.FromGraph(str(one.target), by_row=self.trials.is_by_row(one))
             if self._is_kept(one):
                 couples = True
-                return self._keep(one, place_of_input)
+                value, number = self._kept(one, couples=True)
+                return ir.FromBreak(place_of_input[value], number)
             name = f"constant {one}"
             given[name] = self._constant(one)
             return given[name] if isinstance(given[name], _PLAIN) else ir.FromGraph(name)
@@ -300,11 +304,6 @@ class Islands:
         for one in members:
             self._tried[one].kept_by = out, place_of_call[one]
         return out
-
-    def _keep(self, node: fx.Node, place_of_input: Mapping[str, int]) -> ir.FromBreak:
-        """Make the break that computes a call keep its result; return the reference to it."""
-        value, number = self._kept(node, couples=True)
-        return ir.FromBreak(place_of_input[value], number)
 
     def _kept(self, node: fx.Node, *, couples: bool = False) -> tuple[str, int]:
         """Make the break that computes a call keep its result; return its value and the call's number.
@@ -339,9 +338,9 @@ class Islands:
         target: Any = node.target if module is None else module
         made = partial(ir.WrittenCall, where=str(node.meta.get(WHERE, "")))
         if (layer := written.layer) is not None:
-            args: Any = plain(fx.node.map_arg(layer.args, argument))
+            args: Any = plain(fx.node.map_arg(written.layer_args, argument))
             name = f"{name} on its own edges, lowered"
-            return made(target=layer.layer, args=args, kwargs={}, name=name)
+            return made(target=layer, args=args, kwargs={}, name=name)
         args, kwargs = (plain(one) for one in fx.node.map_arg((node.args, node.kwargs), argument))
         made = partial(made, target=target, args=args, kwargs=kwargs, name=name)
         why = written.why
@@ -362,7 +361,7 @@ class Islands:
             # So does a layer that has a program, if that moves no statistics.
             layer = written.layer
             of_layer = layer is not None and not any(
-                isinstance(op, ir.Normalise | ir.Break) for op in layer.layer.program.ops
+                isinstance(op, ir.Normalise | ir.Break) for op in layer.program.ops
             )
             is_free = written.repeats or of_layer or (is_inert and not written.drew)
             if written.why is not None and not written.is_run and not is_free:

@@ -14,7 +14,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx
 
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, run_call
 from graphbraid.fullgraph.reading.aggregations import SHARES, shares_of
 from graphbraid.fullgraph.reading.trace_context import names_in
 from graphbraid.graph.interop.pyg import entries_of_any
@@ -136,13 +136,11 @@ class MatrixKind:
         Raises:
             NotLoweredError: it gives something else, fails, or shares the gradient as no operation does.
         """
-        target: Any = node.target
 
         def run(edges: list[list[int]], weight: Tensor, x: Tensor) -> Tensor:
             ends = torch.tensor(edges, device=like.device)
             args = [self.made(ends, weight, len(x), like.dtype), x, *node.args[2:]]
-            function = getattr(args[0], target) if isinstance(target, str) else target
-            out: Tensor = function(*args[isinstance(target, str) :], **node.kwargs)
+            out: Tensor = run_call(node.target, args, node.kwargs)
             return out
 
         x, weight = torch.arange(1.0, 9.0).to(like).view(4, 2), torch.tensor([2.0, 3.0, 5.0]).to(like)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, run_call
 from graphbraid.fullgraph.reading.modes import TRACING
 from graphbraid.fullgraph.reading.row_dependence import Dependence, RowWatch, is_of_torch, tensors_in
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
@@ -313,12 +313,10 @@ class _FewRows:
             if not is_of_torch(module):
                 raise _CoupledError("has no rule here")
             target = copy.deepcopy(module)  # a trial must leave its buffers as they are
-        elif node.op == "call_method":
-            args, target = args[1:], getattr(args[0], str(target))
         read = {one: [*tensors_in(self._values[one])] for one in node.all_input_nodes}
         before = [tensor._version for of in read.values() for tensor in of]
         with self.rows:
-            out = target(*args, **kwargs)
+            out = run_call(target, args, kwargs)
         if before != [tensor._version for of in read.values() for tensor in of] and not self._is_fresh(node):
             raise _CoupledError("writes in place")
         if self.rows.is_lost or any(self.rows.kind_of(one) is Dependence.COUPLED for one in tensors_in(out)):

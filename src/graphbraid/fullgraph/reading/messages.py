@@ -103,8 +103,10 @@ class Propagation(MessageCalls):
     """Dtype of the model's parameters; None for a model without parameters."""
     is_vector: bool = False
     """Whether the result is one number for each node, where the messages are a column."""
-    is_plain: ClassVar[bool] = False
+    is_plain: bool = False
     """Whether the layer has no ``message`` of its own, so that the trace always runs in its place."""
+    ties: Ties = "shared"
+    """How equal messages share the gradient of a maximum or minimum, if the layer has no ``message``."""
     __name__: ClassVar[str] = "propagate"
 
     def __call__(self, *_: Any, **__: Any) -> Any:
@@ -123,6 +125,8 @@ class Propagation(MessageCalls):
         if self.aggr is None:
             return "own", "shared"
         reduction, layer = AGGREGATIONS[self.aggr][1], self.layer
+        if self.is_plain:
+            return reduction, self.ties
         scatters = type(layer).aggregate is not base_of(layer).aggregate
         if not scatters:
             check(f"{self.name}.aggr_module", layer.aggr_module, Known({"_deterministic": flag}))
@@ -140,16 +144,6 @@ class PlainMessage(nn.Module):
     """Holds the modules that messages call which are of no layer."""
 
     node_dim = 0
-
-
-class OwnMessages(Propagation):
-    """Messages of a function, summed or averaged."""
-
-    is_plain = True
-
-    def reduced(self) -> tuple[MessageReduction, Ties]:
-        """Return how messages are reduced."""
-        return AGGREGATIONS[str(self.aggr)][1], "shared"
 
 
 def own_messages(
@@ -173,7 +167,8 @@ def own_messages(
     special = {key: "ids" if key in _IDS else "counts" for key in names if key in (*_IDS, *_COUNTS)}
     held = PlainMessage() if layer is None else layer
     calls = traced_message(name, held, dict.fromkeys(names), frozenset(names), fx.Proxy, method=message)
-    return OwnMessages(name=name, takes=(names, ()), special=special, aggr=aggr, dtype=dtype, **vars(calls))
+    of: dict[str, Any] = {"name": name, "aggr": aggr, "dtype": dtype, "is_plain": True}
+    return Propagation(takes=(names, ()), special=special, **of, **vars(calls))
 
 
 def _record(

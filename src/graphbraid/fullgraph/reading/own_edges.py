@@ -9,7 +9,6 @@ it is called with.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,21 +29,6 @@ from graphbraid.fullgraph.reading.reader import (
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.reading.islands import Islands
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayerOnEdges:
-    """A layer, and the nodes of the trace that are its arguments.
-
-    Attributes:
-        layer: the layer with its program.
-        args: the arguments: a tuple of matrices of node rows, the edges, their weights and their features.
-        width: columns of the result.
-    """
-
-    layer: ir.LoweredLayer
-    args: tuple[tuple[fx.Node, ...], fx.Node, fx.Node | None, fx.Node | None]
-    width: int
 
 
 class CallOnEdges:
@@ -72,7 +56,12 @@ class CallOnEdges:
         """Return whether a node's result may require a gradient."""
         return one is not None and self._islands.learns(self.node, one)
 
-    def read(self, module: nn.Module | None) -> LayerOnEdges:
+    @property
+    def args(self) -> tuple[Any, ...]:
+        """The layer's arguments: a tuple of matrices of node rows, the edges, their weights and features."""
+        return tuple(self._rows), self._edges, self._weight, self._features
+
+    def read(self, module: nn.Module | None) -> ir.LoweredLayer:
         """Return the layer with its program.
 
         Args:
@@ -86,7 +75,7 @@ class CallOnEdges:
         assert module is not None
         return self._of_layer(str(self.node.target).removeprefix("model."), module)
 
-    def _of_layer(self, name: str, module: nn.Module) -> LayerOnEdges:
+    def _of_layer(self, name: str, module: nn.Module) -> ir.LoweredLayer:
         """Read a call of a layer that has a reader."""
         reader = checked_reader(name, module)
         given = dict(bound_arguments(name, reader.takes, self.node.args, self.node.kwargs))
@@ -108,7 +97,7 @@ class CallOnEdges:
         call = LayerCall(writer, name, module, values[0], own, more, pair)
         return self._made(name, module, writer, reader.read(call))
 
-    def _of_messages(self, of: Propagation) -> LayerOnEdges:
+    def _of_messages(self, of: Propagation) -> ir.LoweredLayer:
         """Read a call of a user's ``propagate``."""
         by_node: dict[str, Any] = {
             key: value
@@ -167,7 +156,7 @@ class CallOnEdges:
             first += width
         return writer, [values[one] for one in given]
 
-    def _made(self, name: str, module: nn.Module, writer: Writer, out: str) -> LayerOnEdges:
+    def _made(self, name: str, module: nn.Module, writer: Writer, out: str) -> ir.LoweredLayer:
         learns_weights, learns_features = self._learns(self._weight), self._learns(self._features)
         for op in writer.ops:
             if learns_weights and ir.stops_gradient(op, of_features=False):
@@ -180,9 +169,4 @@ class CallOnEdges:
             )
         except ValueError as error:
             raise ir.NotLoweredError(name, str(error)) from None
-        assert self._edges is not None
-        return LayerOnEdges(
-            layer=ir.LoweredLayer(module, program, learns_weights),
-            args=(tuple(self._rows), self._edges, self._weight, self._features),
-            width=writer.width(out),
-        )
+        return ir.LoweredLayer(module, program, learns_weights)

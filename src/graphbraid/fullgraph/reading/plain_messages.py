@@ -22,8 +22,6 @@ from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHT
 from graphbraid.fullgraph.reading.messages import PlainMessage, Propagation
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges, writes
 from graphbraid.fullgraph.reading.tracer import TracedCalls
-from graphbraid.ops.messages import MessageReduction
-from graphbraid.ops.spmm import Ties
 
 WHY = "why"
 """Key of a scatter's ``meta``: the reason why its messages run as written."""
@@ -99,38 +97,24 @@ class PlainPropagation(Propagation):
     """The edges, if the model computes them from more than the graph's edges."""
     empty: float = 0.0
     """What the scatter gives a node without messages. Nothing shows whether it is this or 0."""
-    ties: Ties = "shared"
-    is_plain = True
-
-    def reduced(self) -> tuple[MessageReduction, Ties]:
-        """Return how messages are reduced, and how equal ones share the gradient of a maximum."""
-        return AGGREGATIONS[str(self.aggr)][1], self.ties
+    is_plain: bool = True
 
 
-@dataclass(frozen=True)
-class PlainMessages:
-    """The calls of a trace that messages replace.
-
-    Attributes:
-        of_edges: the calls that read only edges and the number of nodes; empty without messages.
-        skipped: the calls inside messages that nothing else reads.
-    """
-
-    of_edges: frozenset[fx.Node] = frozenset()
-    skipped: frozenset[fx.Node] = frozenset()
-
-
-def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMessages:
+def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> tuple[set[fx.Node], set[fx.Node]]:
     """Replace scatters of a trace by calls of ``propagate``.
 
     Args:
         trace: the trace; its graph is changed.
         tried: by the key of a scatter, why it could not be read so far: first as a mean with the quotient
             behind it, if there is one, then by itself. After that it is left as written.
+
+    Returns:
+        The calls that read only edges and the number of nodes, and those inside messages that nothing else
+        reads; none without messages.
     """
     scatters = [one for one in trace.graph.nodes if _name(one) in _SCATTERS]
     if not scatters:
-        return PlainMessages()
+        return set(), set()
     finder = _Finder(trace)
     for number, node in enumerate(scatters):
         key = f"{number} {node.name}"
@@ -140,7 +124,7 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMe
             node.meta[WHY] = str(error)
             finder.forget_inserted()
     if not finder.stood_for:
-        return PlainMessages()
+        return set(), set()
     skipped = set[fx.Node]()
     for node in reversed(trace.graph.nodes):
         is_asked = bool(node.users) and finder.kind(node) == "shape"  # as the dtype of messages, for zeros
@@ -150,7 +134,7 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> PlainMe
     waiting = [*of_edges]
     for node in waiting:
         waiting += [one for one in node.all_input_nodes if finder.kind(one) == "shape" and one not in waiting]
-    return PlainMessages(frozenset(waiting), frozenset(skipped))
+    return set(waiting), skipped
 
 
 def _name(node: fx.Node) -> str:
@@ -305,7 +289,8 @@ class _Finder:
         takes = _SCATTERS["scatter" if is_of and into == "scatter_add" else into]
         if not takes:
             raise _NotMessagesError(FIRST)
-        found = "mean" if "mean" in into else _reduce(node)
+        texts = (one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str))
+        found = "mean" if "mean" in into else next(texts, "sum")
         aggr = {"amax": "max", "amin": "min"}.get(str(found), found)
         segments = takes[1] in ("ptr", "indptr", "offsets")  # whose equal maxima share no negative gradient
         if aggr not in AGGREGATIONS or (segments and aggr in _LEAST):
@@ -363,9 +348,8 @@ class _Finder:
             if _name(one) not in _BY_NUMBER or not held.keys() >= {*one.all_input_nodes}:
                 return False
             args, kwargs = fx.node.map_arg((one.args, one.kwargs), held.__getitem__)
-            target: Any = getattr(args[0], str(one.target)) if one.op == "call_method" else one.target
             try:
-                held[one] = target(*args[one.op == "call_method" :], **kwargs)
+                held[one] = ir.run_call(one.target, args, kwargs)
             except Exception:  # whatever it may raise
                 return False
             if not torch.equal(held[one][:1], held[one][1:]):
@@ -477,11 +461,6 @@ def _kept_rows(node: fx.Node) -> fx.Node | None:
         for one in others
     )
     return of if is_like and isinstance(of, fx.Node) else None
-
-
-def _reduce(node: fx.Node) -> Any:
-    """Return the text among a scatter's arguments; ``sum`` if there is none."""
-    return next((one for one in (*node.args, *node.kwargs.values()) if isinstance(one, str)), "sum")
 
 
 def _adds_dimension(node: fx.Node) -> bool:

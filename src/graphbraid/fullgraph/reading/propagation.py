@@ -13,14 +13,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, Maximum, View
+from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, View
 from graphbraid.fullgraph.reading.aggregations import (
     SIZES,
     WEIGHTED,
     narrows,
     plus_own,
     reads_pyg,
-    ties_of,
+    reduced,
 )
 from graphbraid.fullgraph.reading.convolutions import normalised
 from graphbraid.fullgraph.reading.exact import (
@@ -68,20 +68,12 @@ def _checked(call: LayerCall) -> LayerCall:
     relates=True,
 )
 def _read_graph(call: LayerCall) -> str:
-    conv, writer, edges = call.layer, call.writer, call.edges
+    conv, edges = call.layer, call.edges
     if edges.weighted and (conv.aggr == "max" or (edges.sparse and conv.aggr == "mean")):
         raise call.refuse(f"with aggr={conv.aggr!r} on weighted edges has no lowered form", "aggr='add'")
-    linear, over = checked_linear(call, "lin_rel"), edges.relation
-    if conv.aggr == "max":
-        ties = ties_of(conv, call.refuse, sparse=edges.sparse)
-        largest = writer.add(Maximum, call.x, ties=ties, relation=over)
-        out = writer.add(Linear, largest, weight=linear.weight)
-    else:
-        kind = "mean" if conv.aggr == "mean" else "sum"
-        adjacency = AdjacencyMatrix(kind=kind, weighted=edges.weighted, relation=over)
-        rows = writer.add(Linear, call.x, weight=linear.weight)
-        out = writer.add(Aggregate, rows, adjacency=adjacency)
-    return writer.epilogue(plus_own(call, out, "lin_root"), bias=linear.bias)
+    linear = checked_linear(call, "lin_rel")
+    out = reduced(call, call.x, linear.weight, weighted=edges.weighted)
+    return call.writer.epilogue(plus_own(call, out, "lin_root"), bias=linear.bias)
 
 
 # ---- SGConv, SSGConv, APPNP, GCN2Conv

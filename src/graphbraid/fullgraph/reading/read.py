@@ -105,7 +105,12 @@ def read_model(
     ops = _reached(writer.ops, out)
     _check_worth(ops, None if given.typed else given.graph)
     if given.typed:
-        _check_typed(name, ops, node_type)
+        if not any(op.moves for op in ops):
+            what = f"its outputs of {node_type!r} read no edges"
+            raise ir.NotLoweredError(name, what, "a layer over a relation")
+        if len(ops) > MOST_OPERATIONS:
+            what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
+            raise ir.NotLoweredError(name, what, "mini-batches (mode='sampled')")
     by_relation = given.typed or _reads_relations(ops)
     try:
         program = ir.Program(ops=ops, node_types=node_types, by_relation=by_relation, returned=returned)
@@ -117,17 +122,6 @@ def read_model(
             module, _, key = path.rpartition(".")
             raise other_dtype(module, key, parameter)
     return program
-
-
-def _check_typed(name: str, ops: tuple[ir.Operation, ...], node_type: str | None) -> None:
-    """Refuse a program over node types that reads no edges, or is too long."""
-    if not any(op.moves for op in ops):
-        raise ir.NotLoweredError(
-            name, f"its outputs of {node_type!r} read no edges", "a layer over a relation"
-        )
-    if len(ops) > MOST_OPERATIONS:
-        what = f"it comes to {len(ops)} operations, and reading takes up to {MOST_OPERATIONS}"
-        raise ir.NotLoweredError(name, what, "mini-batches (mode='sampled')")
 
 
 def _reads_relations(ops: tuple[ir.Operation, ...]) -> bool:

@@ -220,10 +220,8 @@ class ScatterTrial:
             target: Any = node.target
             if node.op == "call_module":
                 target = copy_of(self.trace.modules[target])
-            elif node.op == "call_method":
-                target, args = getattr(args[0], target), args[1:]
-            elif node.op != "call_function":
+            elif node.op not in ("call_function", "call_method"):
                 raise self._of.refuse(f"it needs {node}, which is neither of nodes nor of edges")
-            made = target(*args, **kwargs)
+            made = ir.run_call(target, args, kwargs)
         held[node] = made
         return made

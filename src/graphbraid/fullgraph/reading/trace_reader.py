@@ -42,7 +42,7 @@ from graphbraid.fullgraph.reading.messages import (
     read_messages,
 )
 from graphbraid.fullgraph.reading.module_readers import learned_rows, run_by_torch
-from graphbraid.fullgraph.reading.plain_messages import WHY, PlainMessages, PlainPropagation, find_messages
+from graphbraid.fullgraph.reading.plain_messages import WHY, PlainPropagation, find_messages
 from graphbraid.fullgraph.reading.reader import (
     FUNCTIONS,
     METHODS,
@@ -107,29 +107,25 @@ def read_traced(
         before = writer.state()
         try:
             return reader.read_all(node_type)
-        except _KeepWholeError as error:
+        except _ReadAgainError as error:
             writer.put_back(before)
+            if error.scatter:
+                tried.setdefault(error.scatter, []).append(error.why.reason)
+                continue
             assert whole is not None
-            whole[f"model.{error.name}"], tried = error.why, {}
-        except _AsWrittenError as error:
-            writer.put_back(before)
-            tried.setdefault(error.key, []).append(error.why.reason)
+            whole[f"model.{error.layer}"], tried = error.why, {}
 
 
-class _KeepWholeError(Exception):
-    """Raised for a layer whose messages have no lowered form, and which may be a graph break as a whole."""
+class _ReadAgainError(Exception):
+    """Raised for a part without a lowered form; the model is read again without it.
 
-    def __init__(self, name: str, why: ir.NotLoweredError) -> None:
-        super().__init__(name)
-        self.name, self.why = name, why
+    It is a ``layer``, by its name, which may be a graph break as a whole, or a ``scatter`` of a plain
+    forward, by its key, which cannot be read as messages.
+    """
 
-
-class _AsWrittenError(Exception):
-    """Raised for a scatter of a plain forward that cannot be read as messages, by its key."""
-
-    def __init__(self, key: str, why: ir.NotLoweredError) -> None:
-        super().__init__(key)
-        self.key, self.why = key, why
+    def __init__(self, why: ir.NotLoweredError, *, layer: str = "", scatter: str = "") -> None:
+        super().__init__(layer or scatter)
+        self.why, self.layer, self.scatter = why, layer, scatter
 
 
 class _TraceReader:
@@ -148,12 +144,13 @@ class _TraceReader:
         self._edge_calls = EdgeCalls(self._matrix)
         self._islands: Islands | None = None
         self._whole: Mapping[str, ir.NotLoweredError] = {}
-        self._plain = PlainMessages()
+        self._of_edges, self._inside = set[fx.Node](), set[fx.Node]()
+        """Calls that messages of a plain forward need of the edges, and those that they replace."""
 
     def find_messages(self, tried: Mapping[str, list[str]]) -> None:
         """Make messages of gathers and scatters along ``edge_index``; see :func:`.find_messages`."""
         if not self._typed and self._matrix is None:
-            self._plain = find_messages(self._trace, tried)
+            self._of_edges, self._inside = find_messages(self._trace, tried)
 
     def allow(self, breaks: Breaks, whole: Mapping[str, ir.NotLoweredError]) -> None:
         """Make graph breaks of calls without a lowered form, and of modules that were kept ``whole``."""
@@ -166,7 +163,7 @@ class _TraceReader:
         for node in self._trace.graph.nodes:
             if node.op == "output":
                 returned = node.args[0]
-            elif node not in self._plain.skipped:
+            elif node not in self._inside:
                 self._read_or_break(node)
         if node_type is not None and isinstance(returned, dict):
             if node_type not in returned:
@@ -233,8 +230,8 @@ class _TraceReader:
         self._check_matrices(node)
         if islands is not None:
             islands.trials.see(node)
-        reads_edges = not self._typed and (self._matrix or self._plain.of_edges or self._layer_of(node))
-        if reads_edges and self._edge_calls.takes(node, self._values, self._others, self._plain.of_edges):
+        reads_edges = not self._typed and (self._matrix or self._of_edges or self._layer_of(node))
+        if reads_edges and self._edge_calls.takes(node, self._values, self._others, self._of_edges):
             return
         over = bool(reads_edges) and self._reads_written(node)
         if isinstance(node.target, PlainPropagation):
@@ -251,7 +248,7 @@ class _TraceReader:
                 raise self._kept_whole(node, why) from why
             if islands is None or before is None:
                 if isinstance(node.target, PlainPropagation):
-                    raise _AsWrittenError(node.target.key, why) from why
+                    raise _ReadAgainError(why, scatter=node.target.key) from why
                 raise self._named_by_layer(node, why) from why
             state, (values, self._others, self._memory), run = before
             writer.put_back(state)
@@ -264,7 +261,7 @@ class _TraceReader:
                 islands.add(node, why)
             except ir.NotLoweredError as error:
                 if isinstance(node.target, PlainPropagation):
-                    raise _AsWrittenError(node.target.key, why) from error
+                    raise _ReadAgainError(why, scatter=node.target.key) from error
                 raise self._kept_whole(node, error) from error
 
     def _check_matrices(self, node: fx.Node) -> None:
@@ -293,7 +290,7 @@ class _TraceReader:
         """Show that messages of a plain forward are what is written.
 
         Raises:
-            _AsWrittenError: they are not.
+            _ReadAgainError: they are not.
         """
         try:
             shapes = {}
@@ -309,7 +306,7 @@ class _TraceReader:
                 edge_channels=self._given.edge_channels or 0,
             ).shown()
         except ir.NotLoweredError as why:
-            raise _AsWrittenError(of.key, why) from why
+            raise _ReadAgainError(why, scatter=of.key) from why
 
     def _rows_like(self, node: fx.Node, count: int) -> Any:
         """Return random rows for what a call gives on some nodes, or their number; None for other calls."""
@@ -325,7 +322,7 @@ class _TraceReader:
     def _kept_whole(self, node: fx.Node, why: ir.NotLoweredError) -> Exception:
         """Return the exception that keeps the module whole that makes a call; the reason if none does."""
         name = self._trace.module_around(node)
-        return why if name is None else _KeepWholeError(name, self._named_by_layer(node, why))
+        return why if name is None else _ReadAgainError(self._named_by_layer(node, why), layer=name)
 
     def _layer_of(self, node: fx.Node) -> str:
         """Return the name of the traced message passing layer that makes a call; empty if none does."""
@@ -543,7 +540,9 @@ class _TraceReader:
             self._edge_calls.takes(one, self._values, self._others)
         edges, _ = self._edge_calls.computed(name, entries[1], (entries[2],))
         dtype = next((p.dtype for p in self._trace.root.parameters()), None)
-        of = own_messages(name, _weighed, aggr=reduce, dtype=dtype)
+        of = own_messages(
+            name, lambda x_j, edge_weight: edge_weight.view(-1, 1) * x_j, aggr=reduce, dtype=dtype
+        )
         shapes = {"x_j": (self._writer.width(rows),), "edge_weight": ()}
         return read_messages(self._writer, of, {"x_j": rows, "edge_weight": 0}, {}, shapes, edges=edges)[0]
 
@@ -655,10 +654,6 @@ class _TraceReader:
 def _function_reader(node: fx.Node) -> FunctionReader | None:
     target: Any = node.target
     return METHODS.get(target) if node.op == "call_method" else FUNCTIONS.get(target)
-
-
-def _weighed(x_j: Any, edge_weight: Any) -> Any:
-    return edge_weight.view(-1, 1) * x_j
 
 
 _KNOWN = "a call of docs/lowered_models.md"

@@ -23,7 +23,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, fx, nn
 
-from graphbraid.fullgraph.program import NotLoweredError, itself
+from graphbraid.fullgraph.program import NotLoweredError, itself, run_call
 from graphbraid.fullgraph.reading.aggregations import is_hgt
 from graphbraid.fullgraph.reading.calling import (
     ADJACENCY,
@@ -440,8 +440,7 @@ class _Tracer(fx.Tracer):
         args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._examples.__getitem__)
         try:
             with torch.random.fork_rng([]), torch.inference_mode(False):
-                function = getattr(args[0], target) if isinstance(target, str) else target
-                return function(*args[isinstance(target, str) :], **kwargs)
+                return run_call(target, args, kwargs)
         except Exception:  # whatever a user's code may raise for a graph of three nodes
             self._may_write |= writes(node)
             return _UNKNOWN
@@ -464,11 +463,9 @@ class _Tracer(fx.Tracer):
             module: Any = functools.reduce(lambda held, key: held._modules[key], path, cast("Any", self.root))
             return (module._parameters | module._buffers)[name].to("meta")
         args, kwargs = fx.node.map_aggregate((argument.args, argument.kwargs), self._shaped)
-        if argument.op == "call_method":
-            return getattr(args[0], str(argument.target))(*args[1:], **kwargs)
-        if argument.op != "call_function" or not callable(argument.target):
+        if argument.op not in ("call_function", "call_method"):
             raise TypeError("its shape depends on the graph")
-        return argument.target(*args, **kwargs)
+        return run_call(argument.target, args, kwargs)
 
     def create_arg(self, a: Any) -> Any:
         return super().create_arg(python_value(a))

@@ -21,7 +21,6 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.levels import Block, Blocks, TypedBlock
 from graphbraid.fullgraph.step.features import After, LinearMap
-from graphbraid.fullgraph.step.tasks import Seeds, SeedsInMemory
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.aggregation import Aggregation, follow_up
 
@@ -298,10 +297,6 @@ class DeviceCopies:
         made = DeviceMap(self._moved(how), reverse, self.picker)
         self._maps[*key, backward] = how, made
         return made
-
-    def seeds(self) -> Seeds:
-        """Return seeds of dropout masks in the device's memory."""
-        return SeedsInMemory(self.place)
 
     def forget_host(self) -> None:
         """Release the host's copies of arrays that are on the device now."""

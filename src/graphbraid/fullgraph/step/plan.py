@@ -29,6 +29,7 @@ from graphbraid.fullgraph.step.tasks import (
     ParameterGradients,
     Rows,
     Seeds,
+    SeedsInMemory,
     StepTask,
 )
 from graphbraid.graph import Graph
@@ -162,7 +163,7 @@ class StepPlan:
         """Collects the parameters' gradients of a backward pass."""
         self.when_whole: WhenWhole | None = None
         """Called with each parameter and its gradient as soon as no later task adds to it."""
-        self.seeds = Seeds() if self.copies is None else self.copies.seeds()
+        self.seeds = Seeds() if self.copies is None else SeedsInMemory(self.copies.place)
         self.masks: dict[str, EpilogueMask] = {}
         """The masks of epilogues, by the value's name."""
         self.blocks = request.blocks if self.copies is None else self._copied_blocks(self.copies)
@@ -344,13 +345,18 @@ class StepPlan:
         op = self.program.producer(value)
         assert op is not None
         if isinstance(op, ir.DestinationRows):  # a prefix of the source's gradient
-            whole, is_there = self.grad_of(op.inputs[0])
-            if not is_there:
-                self.do(f"gradient of {op.inputs[0]}: zero", lambda: torch.zero_(whole.tensor), whole)
+            whole = self.begun_grad(op.inputs[0])
             self.grads[value] = FirstRows(whole.buffer, self.count_of(value))
             return self.grads[value], True
         self.grads[value] = self.new(f"gradient of {value}", op)
         return self.grads[value], False
+
+    def begun_grad(self, value: str) -> FirstRows:
+        """Return the rows of ``value``'s gradient; plan zeros there if they hold no sum yet."""
+        rows, is_there = self.grad_of(value)
+        if not is_there:
+            self.do(f"gradient of {value}: zero", lambda: torch.zero_(rows.tensor), rows)
+        return rows
 
     def part_of_grad(self, value: str) -> tuple[FirstRows, FirstRows | None]:
         """Return rows for one kernel's part of a gradient, and the sum to add it to, if there is one.
@@ -368,10 +374,11 @@ class StepPlan:
             self.do(f"gradient of {value}", lambda: total.tensor.add_(part.tensor), part, total)
 
     def write_grad(self, value: str, run: Callable[[Tensor], object], *touches: Rows | None) -> None:
-        """Plan a kernel that writes a value's gradient to the rows it gets, or a part that is then added."""
-        target, total = self.part_of_grad(value)
-        self.do(f"gradient of {value}", lambda: run(target.tensor), target, *touches)
-        self.add_part(value, target, total)
+        """Plan a kernel that writes a value's gradient, if it learns, or a part that is then added."""
+        if self.program.learns(value):
+            target, total = self.part_of_grad(value)
+            self.do(f"gradient of {value}", lambda: run(target.tensor), target, *touches)
+            self.add_part(value, target, total)
 
     def accumulate(
         self, value: str, run: Callable[[Tensor, bool], object], *touches: Rows | None, binds: bool = False

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,9 +19,9 @@ from graphbraid import native
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import NotRecordedError, Run
 from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, exchange, linear, norm, rowwise
-from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of, why_rows_travel
+from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, StepRequest, WhenWhole
-from graphbraid.fullgraph.step.tasks import Arena, StepTask
+from graphbraid.fullgraph.step.tasks import Arena
 from graphbraid.ops.gather import copy_rows, places_of, spread_rows
 
 WIDE, MANY = 17, 1 << 18
@@ -49,12 +49,12 @@ class PlannedStep:
         self.request, self.program = request, request.program
         copies, program = request.copies, request.program
         copied_before = 0 if copies is None else copies.nbytes
-        self._plan = plan = StepPlan(request)
-        self.exchanges = plan.exchanges
-        """The exchanges of several ranks, and how the kernel that reads peers' rows divides its work."""
-        plan_forward(plan)
-        self.tasks: Sequence[StepTask] = plan.tasks
-        """All tasks in the order they run, forward, ``loss`` and backward."""
+        self.plan = plan = StepPlan(request)
+        """The tasks in the order they run, forward, ``loss`` and backward, and the rows of all values."""
+        for op in program.ops:
+            plan.planning = op.out
+            plan.planned[op.out] = _PLANNED[type(op)](plan, op)
+            plan.planned[op.out].forward()
         self._forward_tasks = len(plan.tasks)
         self.output = plan.values[program.output]
         self._output_grad = self.output
@@ -63,11 +63,13 @@ class PlannedStep:
             self._output_grad = plan.scratch("gradient of the output", self.output.count, width)
             plan.grads[program.output] = self._output_grad
             plan.do("loss", lambda: None, self.output, self._output_grad)
-            plan_backward(plan)
+            for op in reversed(program.ops):
+                plan.planning = op.out
+                if program.learns(op.out):
+                    plan.planned[op.out].backward()
+                    plan.tell_of_whole(op)
         self._backward_tasks = self._forward_tasks + 1
         self.arena = Arena(plan.tasks, keep=[] if request.training else [self.output.buffer])
-        self.streams = plan.streams
-        """The features that the step reads block by block; None where they lie in memory."""
         if plan.streams is not None:
             plan.streams.share()
         self._copied_bytes = 0 if copies is None else copies.nbytes - copied_before
@@ -97,21 +99,12 @@ class PlannedStep:
 
         On a device this includes all copies.
         """
-        return self.arena.nbytes + self._plan.other_bytes + self._copied_bytes
-
-    @property
-    def output_nodes(self) -> Tensor | None:
-        """``(num_rows,)`` int64 node of each output row; None if row v is node v."""
-        return self._plan.nodes_of(self.program.output)
-
-    def compute_coefficients(self) -> None:
-        """Compute the aggregations' coefficients, which :attr:`nbytes` does not count."""
-        self._plan.compute_coefficients()
+        return self.arena.nbytes + self.plan.other_bytes + self._copied_bytes
 
     def allocate(self) -> None:
         """Allocate the memory and compute the constants."""
         copies = self.request.copies
-        self._plan.allocate()
+        self.plan.allocate()
         self.arena.allocate(torch.device("cpu") if copies is None else copies.place)
         self.is_allocated = True
 
@@ -119,7 +112,7 @@ class PlannedStep:
     def forward(self) -> Tensor:
         """Run the forward pass; return the ``(num_rows, width)`` outputs, valid until the next pass."""
         self._look_at_parameters()
-        self._plan.seeds.draw()
+        self.plan.seeds.draw()
         began, self.seconds = time.perf_counter(), None
         self._held = 0
         self._generators = self._states_of_generators()
@@ -133,7 +126,7 @@ class PlannedStep:
     def last_pass(self) -> ForwardPass:
         """Return the state that :meth:`bring_back` needs to repeat the last :meth:`forward`."""
         modes, statistics = self._modes(), self._statistics()
-        return ForwardPass(self._held, self._plan.seeds.drawn(), modes, statistics, self._generators)
+        return ForwardPass(self._held, self.plan.seeds.drawn(), modes, statistics, self._generators)
 
     @torch.no_grad()
     def bring_back(self, was: ForwardPass) -> Tensor:
@@ -151,7 +144,7 @@ class PlannedStep:
                     "call backward() before other calls in training mode"
                 )
             self._look_at_parameters()
-            self._plan.seeds.put_back(was.seeds)
+            self.plan.seeds.put_back(was.seeds)
             self._held = 0
             now = self._states_of_generators()
             with self._as_before(was.modes):
@@ -165,13 +158,13 @@ class PlannedStep:
     def _as_before(self, modes: tuple[bool, ...]) -> Iterator[None]:
         """Put the modules in the modes of a pass and keep their buffers while it is repeated."""
         buffers = [b for module in self._modules for b in module.buffers(recurse=False)]
-        before, now, self._plan.seeds.repeats = [b.clone() for b in buffers], self._modes(), True
+        before, now, self.plan.seeds.repeats = [b.clone() for b in buffers], self._modes(), True
         try:
             for module, mode in zip(self._modules, modes, strict=True):
                 module.training = mode
             yield
         finally:
-            self._plan.seeds.repeats = False
+            self.plan.seeds.repeats = False
             for module, mode in zip(self._modules, now, strict=True):
                 module.training = mode
             for buffer, value in zip(buffers, before, strict=True):
@@ -217,7 +210,7 @@ class PlannedStep:
             The gradient of each parameter that requires one, by its ``id``.
         """
         self._look_at_parameters()
-        self._plan.when_whole, self._held = when_whole, 0
+        self.plan.when_whole, self._held = when_whole, 0
         began, target = time.perf_counter(), self._output_grad.tensor
         if rows is None:
             copy_rows(grad, target)
@@ -246,7 +239,7 @@ class PlannedStep:
         places = [(p.data_ptr(), p.stride()) for p in self._parameters]
         if places != self._places:
             self._places = places
-            for call in self._plan.bound_calls:
+            for call in self.plan.bound_calls:
                 call.forget()
 
     def _awake(self) -> AbstractContextManager[None]:
@@ -254,13 +247,13 @@ class PlannedStep:
         return native.awake_threads() if self.request.copies is None else nullcontext()
 
     def _run_forward(self) -> None:
-        for task in self._plan.tasks[: self._forward_tasks]:
+        for task in self.plan.tasks[: self._forward_tasks]:
             task.run()
 
     def _run_backward(self) -> dict[int, Tensor]:
-        for task in self._plan.tasks[self._backward_tasks :]:
+        for task in self.plan.tasks[self._backward_tasks :]:
             task.run()
-        return self._plan.parameters.take()
+        return self.plan.parameters.take()
 
     # ---- exchanges of several ranks
 
@@ -270,7 +263,7 @@ class PlannedStep:
 
         Constant rows are sent only once, when the memory is allocated, and do not count.
         """
-        plan, found = self._plan, dict[str, tuple[int, int]]()
+        plan, found = self.plan, dict[str, tuple[int, int]]()
         for op in self.program.ops:
             if isinstance(op, ir.Exchange) and op.out not in plan.constants:
                 route, goes_back = route_of(plan, op), self.request.training and self.program.learns(op.out)
@@ -280,13 +273,8 @@ class PlannedStep:
     @property
     def peer_reads(self) -> dict[str, PeerReads]:
         """The exchanges whose rows are read where peers keep them, by the value's name."""
-        overlapped = self._plan.exchanges.overlapped
+        overlapped = self.plan.exchanges.overlapped
         return {name: one for name, one in overlapped.items() if isinstance(one, PeerReads)}
-
-    @property
-    def why_rows_travel(self) -> str:
-        """Why rows of peers are not read where they are; empty if they are where an operation can."""
-        return why_rows_travel(self._plan)
 
     # ---- explanations
 
@@ -304,7 +292,7 @@ class PlannedStep:
             return self._first_not_finite()
 
     def _first_not_finite(self) -> str:
-        plan, found = self._plan, list[tuple[int, int]]()
+        plan, found = self.plan, list[tuple[int, int]]()
         for number, task in enumerate(plan.tasks[: self._forward_tasks]):
             task.run()
             if task.name not in plan.values or found:  # a task that only copies
@@ -360,23 +348,6 @@ _PLANNED: dict[type[ir.Operation], Callable[[StepPlan, Any], PlannedOperation[An
     ir.UnitRows: rowwise.PlannedUnitRows,
 }
 """The planner of each kind of operation."""
-
-
-def plan_forward(plan: StepPlan) -> None:
-    """Plan the forward tasks of every operation."""
-    for op in plan.program.ops:
-        plan.planning = op.out
-        plan.planned[op.out] = _PLANNED[type(op)](plan, op)
-        plan.planned[op.out].forward()
-
-
-def plan_backward(plan: StepPlan) -> None:
-    """Plan the gradients of all operations that learn, starting from the output's gradient."""
-    for op in reversed(plan.program.ops):
-        plan.planning = op.out
-        if plan.program.learns(op.out):
-            plan.planned[op.out].backward()
-            plan.tell_of_whole(op)
 
 
 @dataclass(frozen=True, slots=True)

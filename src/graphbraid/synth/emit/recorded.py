@@ -79,7 +79,7 @@ class RecordedStep(PlannedStep):
         """Bytes that follow each buffer of the arena and belong to it."""
         if request.comm is not None:
             for op in self.program.ops:
-                if isinstance(op, Exchange) and op.out in self._plan.constants:
+                if isinstance(op, Exchange) and op.out in self.plan.constants:
                     what = f"ranks exchange {op.inputs[0]}, which no step changes, before the first epoch"
                     raise NotLoweredError("synthesis", what, "more memory for values that are computed once")
             # With gaps, each buffer has its own address, even one without rows.
@@ -92,8 +92,8 @@ class RecordedStep(PlannedStep):
     def allocate(self) -> None:
         """Allocate the memory. If there are several ranks, this one holds only the features that it reads."""
         super().allocate()
-        if self._plan.comm is not None:
-            self._plan.features[INPUT].gather()
+        if self.plan.comm is not None:
+            self.plan.features[INPUT].gather()
 
     @property
     def output_grad(self) -> Tensor:
@@ -103,7 +103,7 @@ class RecordedStep(PlannedStep):
     @torch.no_grad()
     def recorded(self) -> Recording:
         """Run the step once, with zeros as the gradient of its output, and return its recording."""
-        plan, forward, backward = self._plan, self._forward_tasks, self._backward_tasks
+        plan, forward, backward = self.plan, self._forward_tasks, self._backward_tasks
         plan.seeds.draw()
         did = tuple(self._task(at, plan.tasks[at]) for at in range(forward))
         if not self.request.training:

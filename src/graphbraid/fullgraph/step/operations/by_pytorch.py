@@ -20,7 +20,6 @@ from graphbraid.fullgraph.batches.operations import run_layer
 from graphbraid.fullgraph.program import Break, FromBreak, Prelu, RowFunction, maker_of
 from graphbraid.fullgraph.step.operations.rowwise import PlannedRows
 from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
-from graphbraid.fullgraph.step.tasks import FirstRows
 from graphbraid.ops.messages import as_learned
 
 
@@ -151,12 +150,9 @@ class PlannedBreak(PlannedByPyTorch[Break]):
     def backward(self) -> None:
         """Plan the gradients of the inputs and of the parameters."""
         super().backward()
-        plan = self.plan
-        for one in self._earlier:  # an earlier break's gradient may come from its kept results alone
-            value = self.op.inputs[one.number]
-            rows, is_there = plan.grad_of(value) if plan.program.learns(value) else (self.grad, True)
-            if not is_there:
-                plan.do(f"gradient of {value}: zero", _zeroed(rows), rows)
+        for value in (self.op.inputs[one.number] for one in self._earlier):
+            if self.plan.program.learns(value):
+                self.plan.begun_grad(value)  # it may come from results that the earlier break keeps alone
 
     def gradients(self, grad: Tensor) -> list[Tensor | None]:
         """Hand the gradients of results that earlier breaks have kept to them, and return all."""
@@ -166,11 +162,6 @@ class PlannedBreak(PlannedByPyTorch[Break]):
             if gradient is not None:
                 maker._handed.append((kept, gradient))
         return found
-
-
-def _zeroed(rows: FirstRows) -> Callable[[], object]:
-    """Return a task that fills rows with zeros."""
-    return lambda: rows.tensor.zero_()  # noqa: PLW0108 - memory comes later
 
 
 _aten = torch.ops.aten
@@ -275,8 +266,6 @@ class PlannedFunction(PlannedRows[RowFunction]):
     def backward(self) -> None:
         """Plan the input's gradient."""
         plan, op, grad, function = self.plan, self.op, self.grad, self._function
-        if not plan.program.learns(self.source):
-            return
         kept = plan.rows(op.out if function.reads_result else self.source)
 
         def run(out: Tensor) -> None:
@@ -305,15 +294,12 @@ class PlannedPrelu(PlannedRows[Prelu]):
         if op.slope.requires_grad:
             products = self.like_result("products")
 
-            def give() -> None:
+            def give(given: Tensor) -> None:
                 torch.clamp(x.tensor, max=0, out=products.tensor)
-                rows, given = products.tensor.mul_(grad.tensor), plan.parameters.lend(op.slope)
+                rows = products.tensor.mul_(grad.tensor)
                 torch.sum(rows if given.numel() > 1 else rows.view(-1, 1), 0, out=given)
-                plan.parameters.give(op.slope, given)
 
-            plan.do(f"gradient of {op.out}'s slope", give, grad, products, x)
-        if not plan.program.learns(self.source):
-            return
+            plan.repeat(f"gradient of {op.out}'s slope", give, grad, products, x, gradient_of=op.slope)
         is_above = self.like_result("is above 0", torch.bool)
 
         def run(out: Tensor) -> None:

@@ -150,8 +150,6 @@ class PlannedGine(PlannedOperation[ir.Gine]):
 
             plan.do(f"gradient of {op.out}'s edges", run_edges, grad, mapped, x)
             plan.do(f"gradient of {op.out}'s map of edges", lambda: self._give_map(mapped.tensor), mapped)
-        if not plan.program.learns(self.source):
-            return
 
         def run(out: Tensor) -> None:
             reverse, perm = csc.transpose()

@@ -75,7 +75,7 @@ def can_overlap(plan: StepPlan, op: ir.Exchange) -> bool:
 
 
 class Overlapped:
-    """The rows of one exchange and the aggregation that reads them."""
+    """The rows of one exchange, whose departure is planned first, and the aggregation that reads them."""
 
     def __init__(self, plan: StepPlan, op: ir.Exchange) -> None:
         self._plan, self._source = plan, op.inputs[0]
@@ -84,14 +84,9 @@ class Overlapped:
         self._travel, self._route = travel_of(plan, op), route_of(plan, op)
         self._width = plan.program.width(op.out)
         self._own, self._halo = _divided(plan, op, self._reader)
-        self._rows = self._scratch("halo", self._route.num_received)
-        self._packed: FirstRows | None = None
-
-    def plan_departure(self) -> None:
-        """Plan the task that sends own rows and begins to receive."""
-        plan, travel, halo, name = self._plan, self._travel, self._rows, f"{self._reader.out}: rows depart"
-        x = plan.rows(self._source)
+        halo = self._rows = self._scratch("halo", self._route.num_received)
         packed = self._packed = self._scratch("rows to send", self._route.num_sent)
+        x, travel, name = plan.rows(self._source), self._travel, f"{self._reader.out}: rows depart"
         plan.do(name, lambda: travel.begin(x.tensor, packed.tensor, halo.tensor), packed, halo, x)
 
     def plan_forward(
@@ -108,7 +103,6 @@ class Overlapped:
             rest.forward(halo.tensor, out.tensor, out.tensor, after(out))
 
         plan.repeat(f"{name}: own rows", run_own, out, x, added)
-        assert self._packed is not None
         plan.do(f"{name}: wait", self._travel.wait, halo, self._packed)
         plan.repeat(name, run_halo, out, halo, seed=seed)
 
@@ -294,7 +288,6 @@ class PlannedExchange(PlannedOperation[ir.Exchange]):
         if can_overlap(plan, op):
             made = Overlapped(plan, op) if why_rows_travel(plan) else PeerReads(plan, op)
             plan.exchanges.overlapped[op.out] = made
-            made.plan_departure()
             return
         travel, out = travel_of(plan, op), plan.result(op)
         count, width = route_of(plan, op).num_sent, plan.program.width(op.out)

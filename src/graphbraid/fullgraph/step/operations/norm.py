@@ -140,15 +140,10 @@ class PlannedBatchNorm(_Norm):
             self._scratch = (plan.new(f"{op.out}: coupling", op),)
 
     def _run(self, x: Tensor, out: Tensor) -> None:
-        module = self._module
-        mean, rstd, _ = self._last = self._moments(x)
+        module, moments = self._module, None if self._columns is None else self._columns.moments
+        mean, rstd, _ = self._last = batch_statistics(x, **settings_of(module), moments=moments)
         factors = as_factors(module.weight, x.dtype), as_factors(module.bias, x.dtype)
         backend(x).batch_norm(x, mean, rstd, *factors, out)
-
-    def _moments(self, x: Tensor) -> tuple[Tensor, Tensor, bool]:
-        """Return the statistics that :class:`torch.nn.BatchNorm1d` would use, and update the running ones."""
-        moments = None if self._columns is None else self._columns.moments
-        return batch_statistics(x, **settings_of(self._module), moments=moments)
 
     def _run_backward(self, grad: Tensor, x: Tensor, grad_x: Tensor | None) -> _Gradients:
         assert self._last is not None

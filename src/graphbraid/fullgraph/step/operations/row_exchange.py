@@ -354,9 +354,6 @@ class PeerReads:
         made.append((self.lazy, self.lazy.made()))
         return made[-1][1]
 
-    def plan_departure(self) -> None:
-        """Plan nothing: rows are published by the task that reads them."""
-
     def plan_forward(
         self, out: FirstRows, added: Rows | None, after: EpilogueOfRows, seed: MaskSeed | None
     ) -> None:

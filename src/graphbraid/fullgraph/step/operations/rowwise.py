@@ -55,15 +55,13 @@ class PlannedLearned(PlannedOperation[ir.Learned]):
             return
         grad, nodes = self.grad, plan.nodes_of(op.out)
 
-        def run() -> None:
-            whole = plan.parameters.lend(op.table)
+        def run(whole: Tensor) -> None:
             if nodes is None:
                 whole.copy_(grad.tensor)
             else:
                 whole.zero_().index_copy_(0, nodes, grad.tensor)
-            plan.parameters.give(op.table, whole)
 
-        plan.do(f"gradient of {op.out}'s rows", run, grad)
+        plan.repeat(f"gradient of {op.out}'s rows", run, grad, gradient_of=op.table)
 
 
 class PlannedAdd(PlannedOperation[ir.Add]):
@@ -215,12 +213,10 @@ class PlannedScale(PlannedRows[ir.Scale]):
         if op.factor.requires_grad:
             x, products = plan.rows(self.source), self.like_result("products")
 
-            def run() -> None:
-                given = plan.parameters.lend(op.factor)
+            def run(given: Tensor) -> None:
                 _factor_gradient(grad.tensor, x.tensor, products.tensor, given)
-                plan.parameters.give(op.factor, given)
 
-            plan.do(f"gradient of {op.out}'s factor", run, grad, products, x)
+            plan.repeat(f"gradient of {op.out}'s factor", run, grad, products, x, gradient_of=op.factor)
         plan.accumulate(self.source, lambda out, add: _scale(grad.tensor, op.factor.detach(), out, add), grad)
 
 
