@@ -22,24 +22,24 @@ BUDGETS = {
         "figures.py",
         "machine",
     ): 2_940,
-    ("graph",): 4_755,
-    ("ops",): 10_755,
-    ("sampling",): 6_525,
-    ("features",): 4_095,
-    ("datasets",): 6_585,
-    ("nn",): 3_740,
-    ("loader",): 3_515,
-    ("collective",): 4_375,
-    ("fullgraph",): 29_340,
-    ("distributed",): 7_085,
-    ("synth",): 5_835,
-    ("train",): 10_505,
-    ("estimates",): 4_290,
-    ("report.py",): 420,
-    ("cli",): 4_635,
+    ("graph",): 4_745,
+    ("ops",): 10_745,
+    ("sampling",): 6_510,
+    ("features",): 4_060,
+    ("datasets",): 6_575,
+    ("nn",): 3_735,
+    ("loader",): 3_500,
+    ("collective",): 4_360,
+    ("fullgraph",): 29_335,
+    ("distributed",): 7_055,
+    ("synth",): 5_815,
+    ("train",): 10_440,
+    ("estimates",): 4_280,
+    ("report.py",): 415,
+    ("cli",): 4_615,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_590, 407
+WHOLE_LINES, WHOLE_FILES = 109_320, 407
 TEST_LINES = 93_010
 
 
