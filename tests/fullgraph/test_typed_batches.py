@@ -351,6 +351,17 @@ def test_rows_of_all_types_have_the_dtype_that_autocast_gives():
         torch.testing.assert_close(engine(*args), model(*args), rtol=0.05, atol=0.05)
 
 
+def test_relations_into_a_type_share_one_product_of_its_own_rows_and_one_bias():
+    graph = untidy(only_sources=False)
+    model, batch = ready(TRANSFORMED["to_hetero SAGEConv"], graph), sampled(graph)
+    engine = graphbraid.compile(model, strict=True)
+    torch.testing.assert_close(engine(batch), as_written(model, batch), **CLOSE)
+    # Types a and b in the first layer, a in the second; two relations lead into each.
+    text = engine.explain()
+    assert text.count("mean over") == 6
+    assert text.count("and own rows") + text.count("= linear(") == text.count("bias") == 3
+
+
 def results_of_layer(self, x_dict, edge_index_dict):
     return self.layer(x_dict, edge_index_dict)
 

@@ -6,6 +6,7 @@ The sizes of batches are not known here, so the order of a product and a sum is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -106,7 +107,7 @@ def _last_reads(program: ir.Program) -> list[tuple[str, ...]]:
 
 
 def _fused(program: ir.Program) -> ir.Program:
-    steps = _with_later_bias, _joined, _with_root, _with_other
+    steps = _with_later_bias, _with_one_bias, _with_one_product, _joined, _with_root, _with_other
     program = until_same(on_needed_rows(program), *steps)
     program = merged_epilogues(program.rewritten(ir.needed_for(program.ops, program.output)))
     return until_same(program, _with_epilogue)
@@ -128,6 +129,56 @@ def _with_later_bias(program: ir.Program) -> ir.Program | None:
     return None
 
 
+def _with_one_bias(program: ir.Program) -> ir.Program | None:
+    """Add two biases, one after the other, as their sum."""
+    for op in program.ops:
+        before = program.producer(op.inputs[0])
+        if not isinstance(op, ir.Epilogue) or not isinstance(before, ir.Epilogue):
+            continue
+        are_plain = (before.act, before.p, before.bias_at, op.bias_at) == ("none", 0, (), ())
+        if before.bias is None or op.bias is None or not are_plain or len(program.consumers(before.out)) > 1:
+            continue
+        biases = (*before.also, op.bias, *op.also)
+        both = replace(op, inputs=before.inputs, bias=before.bias, also=biases)
+        return program.replaced({op.out: both}, without=before.out)
+    return None
+
+
+def _with_one_product(program: ir.Program) -> ir.Program | None:
+    """Multiply rows by the sum of two weights, where both products are added: ``x W + x V = x (W + V)``.
+
+    So all relations into a node type share one product of the type's own rows.
+    """
+    for op in program.ops:
+        first: dict[str, ir.Linear] = {}
+        for value, add in _terms(program, op) if isinstance(op, ir.Add) else ():
+            maker = program.producer(value)
+            if type(maker) is not ir.Linear or len(maker.inputs) > 1 or len(program.consumers(value)) > 1:
+                continue
+            if maker.view != ir.WHOLE or maker.mixed is not None:
+                continue
+            one = first.setdefault(maker.inputs[0], maker)
+            rest = add.inputs[add.inputs[0] == value]
+            joined = replace(one, also=(*one.also, maker.weight, *maker.also))
+            other = joined if rest == one.out else program.producer(rest)
+            if one is maker or not isinstance(other, _LEAVES_RESULT) or len(program.consumers(rest)) > 1:
+                continue
+            new = {one.out: joined, add.out: replace(other, out=add.out)}
+            changed = program.replaced(new, without=rest)
+            return changed.rewritten(ir.needed_for(changed.ops, changed.output))
+    return None
+
+
+def _terms(program: ir.Program, add: ir.Add) -> Iterator[tuple[str, ir.Add]]:
+    """Yield the values that are added up, with the addition that reads each."""
+    for value in add.inputs:
+        before = program.producer(value)
+        if isinstance(before, ir.Add) and len(program.consumers(value)) == 1:
+            yield from _terms(program, before)
+        else:
+            yield value, add
+
+
 def _joined(program: ir.Program) -> ir.Program | None:
     """Join a sum over neighbours with the product before or after it."""
     for op in program.ops:
@@ -147,6 +198,7 @@ def _joined(program: ir.Program) -> ir.Program | None:
                 weight=product.weight,
                 view=product.view,
                 mixed=product.mixed,
+                also=product.also,
             )
             return program.replaced({op.out: joined}, without=before.out)
     return None

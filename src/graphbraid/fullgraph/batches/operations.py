@@ -346,8 +346,7 @@ def _linear(op: ir.Linear, run: BatchRun) -> Tensor:
 
 
 def _epilogue(op: ir.Epilogue, run: BatchRun) -> Tensor:
-    bias = None if op.bias is None else op.bias_of(op.bias)
-    return bias_act_dropout(run.read(op), bias, op.act, op.p, inplace=run.may_overwrite(op))
+    return bias_act_dropout(run.read(op), op.added(), op.act, op.p, inplace=run.may_overwrite(op))
 
 
 def _normalise(op: ir.Normalise, run: BatchRun) -> Tensor:

@@ -72,7 +72,7 @@ def operands_of(op: ir.Operation, *, whole: bool = False) -> tuple[Tensor | None
         for term in _terms_of(op)
     )
     after = op.after if isinstance(op, ir.Following) else op
-    bias = after.bias_of(after.bias) if isinstance(after, ir.Epilogue) and after.bias is not None else None
+    bias = after.added() if isinstance(after, ir.Epilogue) else None
     return *matrices, bias
 
 
@@ -85,7 +85,7 @@ def _terms_of(op: ir.Operation) -> tuple[ir.Linear | None, ...]:
 
 def _is_part(term: ir.Linear) -> bool:
     """Return whether a product reads a parameter, or a matrix of a stack, as it is or transposed."""
-    plain = replace(term.view, at=(), turned=False) == ir.WHOLE and term.mixed is None
+    plain = replace(term.view, at=(), turned=False) == ir.WHOLE and term.mixed is None and not term.also
     return plain and len(term.view.at) == term.weight.ndim - 2 <= 1
 
 

@@ -171,17 +171,23 @@ class Epilogue(Operation):
     bias: nn.Parameter | None = None
     bias_at: tuple[int, ...] = ()
     """Indices into the bias's first dimensions, if only a part of it is added."""
+    also: tuple[nn.Parameter, ...] = ()
+    """Biases that are added to ``bias``, which then is whole."""
     act: str = "none"
     """Name of the activation, as in :func:`graphbraid.ops.bias_act_dropout`."""
     p: float = 0.0
     """Probability of dropping an element while training."""
     symbol = "epilogue"
-    learned = ("bias",)
+    learned = ("bias", "also")
 
     def bias_of(self, whole: Tensor) -> Tensor:
         """Return a ``(width,)`` view of the part of the bias, or of its gradient, that is used."""
         part = whole[self.bias_at] if self.bias_at else whole
         return part if part.ndim == 1 else part.view(-1)
+
+    def added(self) -> Tensor | None:
+        """Return the ``(width,)`` sum of the biases, as autograd sees them; None if there is none."""
+        return None if self.bias is None else sum(self.also, self.bias_of(self.bias))
 
     def bias_row(self) -> Tensor | None:
         """Return the detached ``(width,)`` bias that is added; None if there is none."""
@@ -213,8 +219,10 @@ class Linear(Following):
     mixed: nn.Parameter | None = None
     """``(num_matrices, num_bases)``: the matrix is mixed from the ``num_bases`` that ``weight`` holds, by the
     row ``view.at`` of these coefficients. If None, it is a view of ``weight``."""
+    also: tuple[nn.Parameter, ...] = ()
+    """Weights that are added to ``weight``, which then is whole: rows are multiplied by the sum."""
     symbol = "linear"
-    learned: ClassVar[tuple[str, ...]] = ("weight", "mixed", "after")
+    learned: ClassVar[tuple[str, ...]] = ("weight", "also", "mixed", "after")
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -227,7 +235,8 @@ class Linear(Following):
         if self.mixed is not None:
             coefficients = self.mixed[self.view.at] if learns else self._coefficients
             return self._of_base.matrix(torch.tensordot(coefficients, weight, 1))
-        return weight if self.view == WHOLE else self.view.matrix(weight)
+        also: Iterable[Tensor] = self.also if learns else (one.detach() for one in self.also)
+        return sum(also, weight) if self.view == WHOLE else self.view.matrix(weight)
 
     def mixed_gradients(self, grad: Tensor) -> tuple[Tensor, Tensor]:
         """Return the gradients of ``weight`` and ``mixed`` from the gradient of a mixed :meth:`matrix`."""
