@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_735,
     ("loader",): 3_500,
     ("collective",): 4_360,
-    ("fullgraph",): 29_335,
+    ("fullgraph",): 29_160,
     ("distributed",): 7_055,
     ("synth",): 5_815,
     ("train",): 10_440,
