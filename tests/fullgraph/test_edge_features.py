@@ -316,11 +316,11 @@ def test_linear_maps_of_few_features_are_steps_of_one_kernel(name):
 
 
 def test_a_map_of_many_features_runs_as_written():
-    data = with_features(16)(data_of("untidy"))
+    data = with_features(80)(data_of("untidy"))
     model = pyg.Sequential(
         "x, edge_index, edge_attr",
         [
-            (Gated(CHANNELS, 16, "mapped", "sum"), "x, edge_index, edge_attr -> x"),
+            (Gated(CHANNELS, 80, "mapped", "sum"), "x, edge_index, edge_attr -> x"),
             nn.Linear(CHANNELS, CLASSES),
         ],
     )

@@ -18,6 +18,7 @@ import graphbraid
 from graphbraid import native
 from graphbraid.fullgraph.batches.operations import BatchRun
 from graphbraid.ops.kernels import watched
+from graphbraid.ops.rng import keep_mask, seed_of_call
 
 pytestmark = pytest.mark.skipif(native.kernels() is None, reason="the kernels are not compiled")
 
@@ -32,7 +33,10 @@ class Own(pyg.MessagePassing):
         super().__init__(**options)
         self.lin, self.gates, self.own = nn.Linear(i, o), nn.Linear(i, o), nn.Linear(i, o)
         self.scale, self.row = nn.Parameter(torch.tensor([0.7])), nn.Parameter(torch.linspace(-1, 1, o)[None])
-        self.edge = nn.Linear(WIDTH, o)
+        self.edge, self.encoder = nn.Linear(WIDTH, o), nn.Linear(WIDTH, 3)
+        self.joined, self.plain = nn.Linear(2 * o + 3, o), pyg.Linear(WIDTH, 2, bias=False)
+        self.maps = nn.ModuleList(nn.Linear(o + WIDTH, o) for _ in range(3))
+        self.turned, self.lin_of_edges = nn.Parameter(torch.rand(o, 2)), nn.Linear(o, o)
         self.by_head = nn.Parameter(torch.rand(1, 2, o // 2))
 
     def forward(self, x, edge_index, edge_weight=None, edge_attr=None):
@@ -81,6 +85,27 @@ def mapped(self, x_i, x_j, edge_attr):
     return torch.relu(x_j + self.edge(edge_attr)) * x_i
 
 
+def many_maps(self, gate_i, gate_j, x_j, edge_attr):
+    """More steps than others, as ResGatedGraphConv has them."""
+    key, query, value = (
+        one(torch.cat([rows, edge_attr], dim=-1))
+        for one, rows in zip(self.maps, (gate_i, gate_j, x_j), strict=True)
+    )
+    return torch.sigmoid(key + query) * value
+
+
+def map_of_a_map(self, x_i, x_j, edge_attr):
+    """As PNAConv has it."""
+    return torch.relu(self.joined(torch.cat([x_i, self.encoder(edge_attr), x_j], dim=-1)))
+
+
+def maps_of_maps(self, x_j, edge_weight, edge_attr):
+    """One of them without a bias; the inner map is read beside them, too."""
+    by_weight = F.linear(self.plain(edge_attr), self.turned) * edge_weight.view(-1, 1)
+    inner = self.edge(edge_attr)
+    return torch.tanh(x_j + self.lin_of_edges(inner)) * inner + by_weight
+
+
 MESSAGES = {
     **{f"gate, {aggr}": (gate, {"aggr": aggr}) for aggr in ("sum", "mean", "max", "min")},
     "difference": (difference, {}),
@@ -95,6 +120,11 @@ MESSAGES = {
     "features of edges": (featured, {"aggr": "mean"}),
     "a map of features": (mapped, {}),
     "a map of features, max": (mapped, {"aggr": "max"}),
+    "many maps of features": (many_maps, {}),
+    "many maps of features, max": (many_maps, {"aggr": "max"}),
+    "a map of a map": (map_of_a_map, {}),
+    "a map of a map, min": (map_of_a_map, {"aggr": "min"}),
+    "maps of maps": (maps_of_maps, {"aggr": "mean"}),
 }
 
 
@@ -298,3 +328,80 @@ def test_a_segment_refuses_messages_that_do_not_fit():
     for one in more:
         with pytest.raises(ValueError, match=r"must|has"):
             run(made(**one))
+
+
+FEATURES = 4
+LAYERS = {
+    "ResGatedGraphConv": partial(pyg.ResGatedGraphConv, edge_dim=FEATURES),
+    "PNAConv": partial(
+        pyg.PNAConv,
+        aggregators=["mean", "min", "max", "std"],
+        scalers=["identity", "amplification", "attenuation"],
+        deg=torch.tensor([3, 5, 4, 2, 1]),
+        edge_dim=FEATURES,
+    ),
+    "CGConv": lambda i, _: pyg.CGConv(i, dim=FEATURES, aggr="max"),
+}
+EDGES = {
+    "drawn, some twice": lambda: torch.randint(30, (2, 200)),
+    "a hub": lambda: torch.stack([torch.randint(30, (200,)), torch.randint(30, (200,)) // 15]),
+    "loops": lambda: torch.cat([torch.randint(30, (2, 60)), torch.arange(0, 30, 2).repeat(2, 1)], 1),
+    "none": lambda: torch.empty(2, 0, dtype=torch.int64),
+}
+
+
+class WithFeatures(nn.Module):
+    """Two layers, with a linear map before one that keeps the width."""
+
+    def __init__(self, name):
+        super().__init__()
+        self.lin = nn.Linear(CHANNELS, 8)
+        self.convs = nn.ModuleList(LAYERS[name](8, 8) for _ in range(2))
+
+    def forward(self, x, edge_index, edge_attr):
+        x = self.lin(x)
+        for conv in self.convs:
+            x = conv(x, edge_index, edge_attr).relu()
+        return x
+
+
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_with_features_of_edges_equal_pygs_in_float64(name, edges):
+    torch.manual_seed(4)
+    model, edge_index = WithFeatures(name), EDGES[edges]()
+    exact = copy.deepcopy(model).double()
+    given = torch.randn(30, CHANNELS), torch.randn(edge_index.shape[1], FEATURES)
+    results = []
+    for run, dtype in ((graphbraid.compile(model, strict=True), torch.float32), (exact, torch.float64)):
+        x, features = (one.to(dtype) for one in given)
+        out = run(x.requires_grad_(), edge_index, features)
+        if dtype == torch.float32:
+            assert runs_as_one(out) == (name != "CGConv")  # on one block, which autograd records
+        found = torch.autograd.grad(out.square().mean(), [x, *run.parameters()], allow_unused=True)
+        results.append([out, *(torch.zeros(()) if one is None else one for one in found)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_attention_that_drops_coefficients_equals_pygs_with_the_same_mask(heads, monkeypatch):
+    torch.manual_seed(1)
+    dst = torch.randint(25, (200,)).sort().values
+    edge_index, x = torch.stack([torch.randint(30, (200,)), dst]), torch.randn(30, CHANNELS)
+    model = pyg.GraphSAGE(CHANNELS, CHANNELS, 1)
+    model.convs[0] = pyg.TransformerConv(CHANNELS, 4, heads=heads, dropout=0.4)
+    engine = graphbraid.compile(model, strict=True)
+    torch.manual_seed(5)
+    mask = keep_mask(torch.arange(200) + dst, heads, 0.4, seed_of_call()) / 0.6
+    torch.manual_seed(5)
+    out = engine(x.requires_grad_(), edge_index)
+    assert runs_as_one(out)
+    monkeypatch.setattr(F, "dropout", lambda alpha, **_: alpha * mask)
+    found = [
+        [one, *torch.autograd.grad(one.square().sum(), [x, *model.parameters()])]
+        for one in (out, model.convs[0](x, edge_index))
+    ]
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+    monkeypatch.undo()
+    torch.testing.assert_close(engine.eval()(x, edge_index), model.eval().convs[0](x, edge_index))

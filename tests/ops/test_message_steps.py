@@ -518,7 +518,19 @@ def test_no_edges_and_one_node(reduction, num_edges, num_nodes):
 @needs_kernels
 @pytest.mark.parametrize(
     "steps",
-    ["x2", "source 2", "y", "e", "w", "p", "relu 0", "x, add 0 1", "x, add 1 0", ", ".join(["x"] * 49), ""],
+    [
+        "x2",
+        "source 2",
+        "y",
+        "e",
+        "w",
+        "p",
+        "relu 0",
+        "x, add 0 1",
+        "x, add 1 0",
+        ", ".join(["x"] * (MOST_STEPS + 1)),
+        "",
+    ],
 )
 def test_steps_that_read_what_is_not_there_are_refused(steps):
     csc, x = csc_of(), torch.rand(40, 2)

@@ -447,7 +447,7 @@ WRONG = [
         "4:14: not a value of a message: a message has numbers, rows, + - * / and relu, "
         "leaky_relu, sigmoid, tanh, exp, abs",
     ),
-    (layer("v.out += u.x" + " + u.x" * 48 + ";"), "4:1: a message of 97 steps: at most 48 are possible"),
+    (layer("v.out += u.x" + " + u.x" * 128 + ";"), "4:1: a message of 257 steps: at most 256 are possible"),
     (layer("v.out += u.x;", "v.out += u.x;"), '6:10: unknown node "u": known are v'),
     (
         layer("v.out += u.x;", "v.out = v.x;"),

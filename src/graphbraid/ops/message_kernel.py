@@ -20,6 +20,7 @@ from graphbraid.ops.message_steps import (
     MAX_PLACE,
     MOST_MATRICES,
     SIDES,
+    ComposedMap,
     MessageOp,
     MessageStep,
     StepList,
@@ -340,12 +341,16 @@ class FusedMessages:
         parameters: the parameters that the message reads. Each has ``width`` numbers, one number, or one for
             each head if the step that reads it is narrow. Of a matrix, ``(width, columns)``, a step reads one
             column.
+        composed: linear maps of linear maps, which steps read as further parameters.
         ties: see :class:`.BlockedMessages`.
         heads: a wide row has this many heads, one behind the other; a narrow row has a number for each.
 
     Raises:
         DataError: there are too many steps, or one reads something else than earlier ones and parameters.
     """
+
+    records = False
+    """Whether autograd records messages in forward."""
 
     def __init__(
         self,
@@ -355,6 +360,7 @@ class FusedMessages:
         width: int,
         *,
         parameters: Sequence[Tensor] = (),
+        composed: Sequence[ComposedMap] = (),
         ties: Ties = "shared",
         heads: int = 1,
     ) -> None:
@@ -362,8 +368,8 @@ class FusedMessages:
         self._several = reduction if isinstance(reduction, SeveralReductions) else None
         self._reduction: MessageReduction = "own" if isinstance(reduction, SeveralReductions) else reduction
         self._ties = ties if self._several is None else self._several.ties
-        self._parameters, self._heads = parameters, heads
-        steps, self._read = parameters_read(steps, len(parameters))
+        self._parameters, self._composed, self._heads = parameters, composed, heads
+        steps, self._read = parameters_read(steps, len(parameters) + len(composed))
         self.like = torch.empty(0, dtype=torch.float32, device=csc.indptr.device)
         """A float32 tensor where the rows are."""
         self._walk: _Walk = csc.indptr, csc.indices, None, False
@@ -379,7 +385,9 @@ class FusedMessages:
     @property
     def _columns(self) -> list[Tensor]:
         """The parameters, and columns of parameters, that steps read, as they are now."""
-        return [_column(self._parameters[at], column) for at, column in self._read]
+        whole = [one.detach() for one in self._parameters]
+        whole += [one.of(whole) for one in self._composed]
+        return [_column(whole[at], column) for at, column in self._read]
 
     @property
     def count_width(self) -> int:
@@ -514,7 +522,10 @@ class FusedMessages:
             given = self._with_sums(given, kept or None, written=bool(kept))
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
-        learned = tuple(into.parameters[at] is not None for at, _ in self._read)
+        reaches = any(one is not None for one in into.parameters)
+        made = [torch.zeros_like(one.of(self._parameters)) if reaches else None for one in self._composed]
+        learning = *into.parameters, *made
+        learned = tuple(learning[at] is not None for at, _ in self._read)
         totals, slopes = self._zeros_of_parameters(), self._slopes if kept else None
         all_targets = [
             [
@@ -542,11 +553,20 @@ class FusedMessages:
                 read = replace(given, edges=None, weight=None)
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
                 self._run(at_nodes, self._at_nodes(side), read, to, adds=True, totals=totals)
+        self._pass_on(totals, learning, into.parameters)
+
+    def _pass_on(
+        self, totals: Tensor, learning: Sequence[Tensor | None], to: Sequence[Tensor | None]
+    ) -> None:
+        """Add the gradients of what steps read, a row each, to those of parameters and composed maps."""
         for row, (at, column) in zip(totals, self._read, strict=True):
-            if (whole := into.parameters[at]) is not None:
+            if (whole := learning[at]) is not None:
                 total = _column(whole, column)
                 given_to = row.sum() if total.numel() == 1 else row[: total.numel()]
                 total.add_(given_to.view(total.shape))
+        for composed, grad in zip(self._composed, learning[len(to) :], strict=True):
+            if grad is not None:
+                composed.pass_back(grad, self._parameters, to)
 
     def _gradients_of_sums(
         self, grad: Tensor, out: Tensor | None, count: Tensor | None, sums: Sequence[Tensor]

@@ -5,10 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
 
 from graphbraid.errors import DataError
 
-MOST_MATRICES, MOST_STEPS = 4, 48
+MOST_MATRICES, MOST_STEPS = 4, 256
 """Matrices of sources, of destinations, and steps of a message that the kernel takes."""
 DOT_PLACE, MAX_PLACE, LOG_PLACE = 4, 5, 6
 """Places, among the matrices of destinations, of what a softmax reads: the product of gradient and result,
@@ -268,6 +272,39 @@ def entered_steps(steps: Sequence[MessageStep], alike: Sequence[bool]) -> tuple[
     return made, made.wide(numbers[-1]), score
 
 
+class ComposedMap(NamedTuple):
+    """A linear map behind another one, as one matrix: ``outer[:, first:last] @ [inner, bias]``.
+
+    ``outer``, ``inner`` and ``bias`` are places among a message's parameters. Steps read the columns of the
+    matrix as those of a parameter, whose number follows those of the parameters.
+    """
+
+    outer: int
+    first: int
+    last: int
+    inner: int
+    bias: int
+    """-1: there is none, and no last column."""
+
+    def of(self, parameters: Sequence[Tensor]) -> Tensor:
+        """Return the matrix, ``(out_channels, in_channels)`` and a column for the bias."""
+        return parameters[self.outer][:, self.first : self.last] @ self._inner(parameters)
+
+    def pass_back(self, grad: Tensor, parameters: Sequence[Tensor], to: Sequence[Tensor | None]) -> None:
+        """Add the gradients of the parameters to ``to``, from that of the matrix."""
+        of_inner = parameters[self.outer][:, self.first : self.last].detach().t() @ grad
+        if (outer := to[self.outer]) is not None:
+            outer[:, self.first : self.last].addmm_(grad, self._inner(parameters).detach().t())
+        if (inner := to[self.inner]) is not None:
+            inner.add_(of_inner[:, : inner.shape[1]])
+        if self.bias >= 0 and (bias := to[self.bias]) is not None:
+            bias.add_(of_inner[:, -1])
+
+    def _inner(self, parameters: Sequence[Tensor]) -> Tensor:
+        inner = parameters[self.inner]
+        return inner if self.bias < 0 else torch.cat((inner, parameters[self.bias][:, None]), 1)
+
+
 @dataclass(frozen=True, slots=True)
 class DotProducts:
     """Dot-product attention: values times the softmax of ``scale`` times the products of queries and keys."""
@@ -278,6 +315,8 @@ class DotProducts:
     value: int
     """Those of the sources that have keys and values."""
     scale: float
+    dropout: float = 0.0
+    """Probability with which a coefficient is dropped, which only compiled segments of mini-batches do."""
 
 
 def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:

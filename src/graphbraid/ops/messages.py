@@ -53,7 +53,8 @@ def aggregate_messages(
 ) -> Tensor:
     """Reduce the messages of all edges ``u -> v`` to rows of their destinations.
 
-    The message runs on some thousand edges at a time, whose rows stay in the cache; in backward once more.
+    The message runs on some thousand edges at a time, whose rows stay in the cache; in backward once more,
+    unless these are all edges.
     Memory is taken for those edges and not for all. Sums are added edge by edge in order, so results do not
     depend on the number of threads.
 
@@ -61,7 +62,7 @@ def aggregate_messages(
         csc: the graph or block.
         message: takes one matrix with a row per edge for each of ``sources``, then ``destinations``, then
             ``edges``; returns ``(num_edges, ...)``. Each row of its result may depend only on the same row of
-            its arguments, and it must give the same each time: it is run twice.
+            its arguments, and it must give the same each time: it may run twice.
         sources: each ``(num_src, ...)``; the message gets row ``u``.
         destinations: each ``(at least num_dst, ...)``; the message gets row ``v``.
         edges: each ``(num_edges, ...)``, in the order of ``csc``; the message gets the edge's own row.
@@ -161,7 +162,8 @@ class AggregateMessages(torch.autograd.Function):
         count = new_rows(out, shape[0], how.count_width, torch.int32) if how.count_width else None
         keeps = any(ctx.needs_input_grad)
         kept = [new_rows(out, shape[0], width) for width in how.kept_widths if keeps]
-        how.forward(rows, out, count, **({"kept": kept} if kept else drawn))
+        wanted = {"wanted": ctx.needs_input_grad[4 : 4 + sum(sizes)]} if keeps and how.records else {}
+        ctx.ran = how.forward(rows, out, count, **({"kept": kept} if kept else drawn | wanted))
         ctx.how, ctx.sizes, ctx.drawn = how, sizes, drawn
         ctx.parameters = [(one, one.detach()) for one in tensors[sum(sizes) :]] if keeps else []
         ctx.save_for_backward(*tensors, out if how.reads_result else None, count, *kept)
@@ -190,6 +192,10 @@ class AggregateMessages(torch.autograd.Function):
             is_new=is_new,
         )
         more = {"kept": kept} if kept else ctx.drawn
+        if (ran := ctx.ran) is not None:
+            more = more | {"ran": ran}
+            if not torch._C._autograd._get_current_graph_task_keep_graph():
+                ctx.ran = None
         learned = [t for t, needed in zip(tensors[c:], needs[c:], strict=True) if needed]
         with as_learned(learned):
             ctx.how.backward(_edge_rows(ctx.sizes, tensors), grad, to, out=out, count=count, **more)
@@ -322,6 +328,9 @@ class BlockedMessages:
         self._width, self._parameters = width, parameters
         floats = _BLOCK_FLOATS if csc.indptr.device.type == "cpu" else _DEVICE_BLOCK_FLOATS
         self._step = max(_LEAST_EDGES, floats // max(1, edge_width or width))
+        work = csc.num_edges + csc.num_dst * by_destination
+        self.records = csc.indptr.device.type == "cpu" and 0 < work <= self._step
+        """Whether autograd may record the messages in forward, as all edges are one block: they run once."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -341,8 +350,14 @@ class BlockedMessages:
         return self._width if self.selects else 0
 
     def forward(
-        self, rows: EdgeRows, out: Tensor, count: Tensor | None = None, *, seed: int | None = None
-    ) -> None:
+        self,
+        rows: EdgeRows,
+        out: Tensor,
+        count: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        wanted: Sequence[bool] = (),
+    ) -> _Ran | None:
         """Compute the reduced messages.
 
         Args:
@@ -351,13 +366,18 @@ class BlockedMessages:
             count: ``(num_dst, width)`` int32, written: how many messages share a maximum's or minimum's
                 gradient. Needed for backward of these alone.
             seed: where the message's random numbers start in this step; None if it draws none.
+            wanted: which of the rows want gradients, if backward is to get what this returns; see
+                :attr:`records`.
         """
+        ran: _Ran | None = None
         out.zero_()
         if count is not None:
             count.zero_()
         with torch.no_grad():
             for block in self._blocks():
-                found = self._made(block, block.gathered(rows), seed)
+                if wanted:
+                    ran = self._run(block, rows, wanted, seed)
+                found = self._made(block, block.gathered(rows), seed) if ran is None else ran.found.detach()
                 if self._reduction == "own":
                     last = block.first_row + block.indptr.numel() - 1
                     out[block.first_row : last] = found.reshape(-1, self._width)
@@ -368,6 +388,7 @@ class BlockedMessages:
                 else:
                     add_rows(found.contiguous(), block.destinations, out)
         finish_reduction(self._csc, self._reduction, self._ties, out, count)
+        return ran
 
     def writes_gradients(self, _num_sources: int, _num_destinations: int) -> bool:
         """Return False: blocks of edges add to the gradients."""
@@ -382,18 +403,19 @@ class BlockedMessages:
         out: Tensor | None = None,
         count: Tensor | None = None,
         seed: int | None = None,
+        ran: _Ran | None = None,
     ) -> None:
         """Add the gradients of what the message reads to ``into``.
 
         ``grad`` is that of the ``(num_dst, width)`` result. A maximum or minimum needs the result and the
-        count of :meth:`forward`.
+        count of :meth:`forward`. With ``ran``, which that returned, the messages do not run again.
         """
         grad = gradient_of_each(self._csc, self._reduction, grad.contiguous(), count)
         learned = [(p, g) for p, g in zip(self._parameters, into.parameters, strict=True) if g is not None]
         for block in self._blocks():
-            leaves = block.leaves(rows, into)
-            with torch.enable_grad():
-                found = self._made(block, [leaf for leaf, _ in leaves], seed)
+            targets = block.targets(into)
+            again = ran or self._run(block, rows, [target is not None for target in targets], seed)
+            found = again.found
             if not found.requires_grad:
                 continue
             if self._reduction == "own":
@@ -404,16 +426,28 @@ class BlockedMessages:
                 given = given.masked_fill_(
                     found.detach().reshape(given.shape) != out.index_select(0, block.destinations), 0
                 )
-            wanted = [leaf for leaf, target in leaves if target is not None]
+            wanted = [leaf for leaf, target in zip(again.leaves, targets, strict=True) if target is not None]
             wanted += [parameter for parameter, _ in learned]
             with as_learned(self._parameters):
-                grads = iter(torch.autograd.grad(found, wanted, given.view_as(found), allow_unused=True))
-            for _, target in leaves:
+                keeps = ran is not None
+                found_grads = torch.autograd.grad(
+                    found, wanted, given.view_as(found), retain_graph=keeps, allow_unused=True
+                )
+            grads = iter(found_grads)
+            for target in targets:
                 if target is not None and (one := next(grads)) is not None:
                     target(one)
             for (_, total), one in zip(learned, grads, strict=True):
                 if one is not None:
                     total.add_(one)
+
+    def _run(self, block: _Block, rows: EdgeRows, wanted: Sequence[bool], seed: int | None) -> _Ran:
+        """Run the message on a block under autograd."""
+        leaves = [
+            one.requires_grad_(learns) for one, learns in zip(block.gathered(rows), wanted, strict=True)
+        ]
+        with torch.enable_grad():
+            return _Ran(leaves, self._made(block, leaves, seed))
 
     def _made(self, block: _Block, rows: Sequence[Tensor], seed: int | None) -> Tensor:
         """Run the message on a block's rows. Each block draws from a seed of its own."""
@@ -517,19 +551,22 @@ class _Block:
         found += [x.detach().index_select(0, self.destinations) for x in rows.destinations]
         return found + [e.detach()[self.first : end] for e in rows.edges]
 
-    def leaves(
-        self, rows: EdgeRows, into: EdgeGradients
-    ) -> list[tuple[Tensor, Callable[[Tensor], object] | None]]:
-        """Return the block's rows as autograd's leaves, each with what adds its gradient, or None."""
+    def targets(self, into: EdgeGradients) -> list[Callable[[Tensor], object] | None]:
+        """Return what adds the gradients of the block's rows, or None, in the same order."""
         end = self.first + len(self.indices)
         adds: list[Callable[[Tensor], object] | None] = []
         for ids, targets in ((self.indices, into.sources), (self.destinations, into.destinations)):
             adds += [None if t is None else _adding(ids, t) for t in targets]
-        adds += [None if t is None else t[self.first : end].add_ for t in into.edges]
-        found = self.gathered(rows)
-        for leaf, add in zip(found, adds, strict=True):
-            leaf.requires_grad_(add is not None)
-        return list(zip(found, adds, strict=True))
+        return adds + [None if t is None else t[self.first : end].add_ for t in into.edges]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Ran:
+    """A block's messages under autograd."""
+
+    leaves: Sequence[Tensor]
+    """The rows that they read."""
+    found: Tensor
 
 
 def _adding(ids: Tensor, target: Tensor) -> Callable[[Tensor], None]:

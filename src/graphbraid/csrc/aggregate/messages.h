@@ -54,7 +54,7 @@ enum class MessageResult : int64_t {
 inline constexpr int64_t kNumMessageResults = static_cast<int64_t>(MessageResult::kOverAll) + 1;
 
 inline constexpr int kMostSources = 4, kMostDestinations = 10, kMostResults = 4;
-inline constexpr int kMostSteps = 512;  // of a message and its gradient, which has up to six for each step
+inline constexpr int kMostSteps = 2048;  // of a message and its gradient, which has up to six for each step
 
 // A step that reads rows of a matrix.
 struct MessageLeaf {
@@ -67,14 +67,18 @@ struct MessageLeaf {
 enum MessageCode : int {
   kReverseSubtract = static_cast<int>(kNumMessageOps),  // operand - accumulator
   kReverseDivide,
-  kLoad,    // accumulator = operand
-  kStore,   // the accumulator, as the row of a step
-  kResult,  // adds the accumulator to a result; by MessageResult, kResult + kind
+  kLoad,       // accumulator = operand
+  kStore,      // the accumulator, as the row of a step
+  kScale,      // accumulator *= the edge's number
+  kAddScaled,  // accumulator += the edge's number * operand
+  kResult,     // adds the accumulator to a result; by MessageResult, kResult + kind
+  kScaledResult = kResult + static_cast<int>(kNumMessageResults),  // adds the edge's number * accumulator
 };
 struct MessageInstruction {
   int code;
   int step;  // the step whose row is the operand, or is stored; or the number of the result
   float number;
+  int scale;  // the leaf that is the edge's number; -1: none
 };
 
 // Steps in the order in which they run: those of a phase read one another and earlier phases.
@@ -98,6 +102,7 @@ struct MessageArgs {
   Rows edges;                                          // (num_edges, any), where steps read numbers of edges
   std::vector<MessagePhase> phases;
   std::vector<int> stored;  // steps that have a row of their own
+  std::vector<int> filled;  // leaves of an edge's number that are read as rows
 
   struct Result {
     MessageResult kind;

@@ -62,6 +62,7 @@ struct MessageRows {
   std::vector<float*> to;        // by result: the walked row's
   std::vector<int32_t*> count;   // by result: of a maximum or minimum
   std::vector<float*> terms;     // by result: the sums of a LogSumExp
+  std::vector<float> number;     // by step: the edge's number
 };
 
 // Runs an edge's elementwise steps on the n columns from `column` on. n fills NV vectors, or is less than
@@ -167,6 +168,19 @@ __attribute__((noinline)) void run_steps(const std::vector<MessageInstruction>& 
         unroll<NV>([&](auto i) GB_LAMBDA { store(to + i * L, held[i]); });
         break;
       }
+      case kScale:
+        unary([&, by = rows.number[static_cast<size_t>(it->scale)]](VecF32 p) GB_LAMBDA { return p * by; });
+        break;
+      case kAddScaled:
+        binary([&, by = rows.number[static_cast<size_t>(it->scale)]](VecF32 p, VecF32 q)
+                   GB_LAMBDA { return p + q * by; });
+        break;
+      case kScaledResult: {
+        float* sum = rows.to[static_cast<size_t>(it->step)] + column;
+        const float by = rows.number[static_cast<size_t>(it->scale)];
+        unroll<NV>([&](auto i) GB_LAMBDA { put(sum, i, get(sum, i) + held[i] * by); });
+        break;
+      }
       case kResult + static_cast<int>(MessageResult::kSum):
       case kResult + static_cast<int>(MessageResult::kOverAll): {
         float* sum = rows.to[static_cast<size_t>(it->step)] + column;
@@ -240,7 +254,7 @@ class MessageWalk {
         rows_.at[static_cast<size_t>(i)] = a.parameters + step[1] * a.walk.width;
       } else if (step[0] == static_cast<int64_t>(MessageOp::kWeight)) {
         rows_.at[static_cast<size_t>(i)] = own(i);
-        weights_.push_back(i);
+        numbers_.emplace_back(i, -1);
       } else if (step[0] == static_cast<int64_t>(MessageOp::kEdgeNumber)) {
         rows_.at[static_cast<size_t>(i)] = own(i);
         numbers_.emplace_back(i, step[1]);
@@ -256,6 +270,7 @@ class MessageWalk {
     if (a.perm)
       for (const MessageLeaf& leaf : a.of_edges) lines += (leaf.columns + 15) / 16;
     ahead_ = prefetch_distance(static_cast<int>(std::clamp<int64_t>(lines, 1, kLinesAhead)));
+    rows_.number.resize(steps);
     rows_.to.resize(a.results.size());
     rows_.terms.resize(a.results.size());
     rows_.count.resize(a.results.size());
@@ -332,7 +347,7 @@ class MessageWalk {
         const float* row = row_of(leaf, a_.perm[e]);
         for (int64_t c = 0; c < leaf.columns; c += 16) __builtin_prefetch(row + c, 0, kSecondLevel);
       }
-      if (!numbers_.empty())
+      if (a_.edges.data != nullptr)
         __builtin_prefetch(static_cast<const float*>(a_.edges.data) + a_.perm[e] * a_.edges.stride, 0,
                            kSecondLevel);
     }
@@ -341,13 +356,14 @@ class MessageWalk {
   void run_edge(int64_t e) {
     const int64_t other = node_at(a_.walk, e);
     for (const MessageLeaf& leaf : a_.reached) rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, other);
-    if (!a_.of_edges.empty() || a_.weight || !numbers_.empty()) {
+    if (!a_.of_edges.empty() || !numbers_.empty()) {
       const int64_t edge = a_.perm ? a_.perm[e] : e;
       for (const MessageLeaf& leaf : a_.of_edges)
         rows_.at[static_cast<size_t>(leaf.step)] = row_of(leaf, edge);
-      for (const int i : weights_) std::fill_n(own(i), a_.walk.width, a_.weight[edge]);
       const float* of_edge = static_cast<const float*>(a_.edges.data) + edge * a_.edges.stride;
-      for (const auto& [i, column] : numbers_) std::fill_n(own(i), a_.walk.width, of_edge[column]);
+      for (const auto& [i, column] : numbers_)
+        rows_.number[static_cast<size_t>(i)] = column < 0 ? a_.weight[edge] : of_edge[column];
+      for (const int i : a_.filled) std::fill_n(own(i), a_.walk.width, rows_.number[static_cast<size_t>(i)]);
     }
     for (const MessagePhase& phase : a_.phases) {
       for (const int i : phase.reshaped) reshape(i);
@@ -372,8 +388,8 @@ class MessageWalk {
   std::vector<float> scratch_;
   std::vector<int32_t> not_asked_;  // a row of counts for each result, where counts go that nobody asked for
   MessageRows rows_;
-  std::vector<int> weights_;                      // steps that read the edge's weight
-  std::vector<std::pair<int, int64_t>> numbers_;  // steps that read a number of an edge, and its column
+  std::vector<std::pair<int, int64_t>>
+      numbers_;                       // leaves that are an edge's number, and its column; -1: weight
   std::vector<MessageLeaf> fetched_;  // matrices whose rows of the other end are prefetched, each once
   int64_t ahead_;                     // how many edges ahead rows are prefetched
 };

@@ -18,7 +18,8 @@
 //   grad_src[u, h] = sum over u's out-edges of alpha * grad[v, h]
 //   grad_key[u, h] = sum over u's out-edges of g * dst[v, h]
 //
-// With `adds`, these are added to the gradients that are there.
+// Under dropout, alpha has its factor, 0 or 1 / (1 - p), in the sums of src, of <grad, src> and of grad; not
+// so its own alpha in g. With `adds`, these are added to the gradients that are there.
 //
 // Given room for a number per edge and head, grad_logit (num_edges, heads), and perm, which leads from the
 // edges by source to those by destination, the walk by source comes first and leaves g there. The walk by
@@ -69,6 +70,7 @@ void dot_forward_typed(const AttentionArgs& a) {
         store_n(static_cast<T*>(a.log) + first * a.heads + at, total == 0 ? Vec<T>{} : log_lanes(total), n);
         store(totals.data() + at, total == 0 ? Vec<T>{} : T{1} / total);
       }
+      k.drop(rows, false);
       T* out = static_cast<T*>(a.out) + first * k.width;
       add_rows<false>(k.slots, k.values, distance, rows, value, value,
                       [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>&) GB_LAMBDA {
@@ -83,6 +85,12 @@ void dot_forward_typed(const AttentionArgs& a) {
 template <typename T, typename Record>
 GB_INLINE void dot_gradients(const DotAttention<T>& k, EdgeRows<T>& rows, const Record& record) {
   T *value = rows.value.data(), *extra = rows.extra.data();
+  const T* mask = k.a.threshold != 0 ? rows.mask.data() : nullptr;
+  if (mask) {
+    k.draw_masks(rows);
+    each_vector<T>(rows.count * k.a.heads,
+                   [&](int64_t at) GB_LAMBDA { store(extra + at, load(extra + at) * load(mask + at)); });
+  }
   fixed_heads<T>(k.a.heads, [&](auto heads) GB_LAMBDA {
     for (int64_t i = 0; i < rows.count; ++i) {
       const T* of_row = record(i);
@@ -95,7 +103,7 @@ GB_INLINE void dot_gradients(const DotAttention<T>& k, EdgeRows<T>& rows, const 
   });
   each_vector<T>(rows.count * k.a.heads, [&](int64_t at) GB_LAMBDA {
     const Vec<T> alpha = exp_lanes(load(value + at));
-    store(value + at, alpha);
+    store(value + at, mask ? alpha * load(mask + at) : alpha);
     store(extra + at, alpha * load(extra + at) * k.scale);
   });
 }
@@ -164,7 +172,7 @@ void dot_backward_typed(const AttentionBackwardArgs& b) {
       EdgeRows<T> rows;
       for (int64_t next; first < last; first = next) {
         next = by_source.end(first, last);
-        k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, nullptr, rows);
+        k.collect_all(first, next, b.t_indptr, b.t_indptr[last], b.t_indices, b.perm, rows);
         for (int64_t i = 0; i < rows.count; ++i) records.prefetch(rows.nodes[i]);
         const int64_t* places = kept ? b.perm + b.t_indptr[first] : nullptr;
         if (kept)

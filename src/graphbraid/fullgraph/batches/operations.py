@@ -277,7 +277,12 @@ def _messages(op: ir.Messages, run: BatchRun) -> Tensor:
     how |= {"edges": tuple(of_edges), "parameters": op.used, "ties": op.ties}
     learns_edges = torch.is_grad_enabled() and any(rows.requires_grad for rows in of_edges)
     if not learns_edges and _runs_as_steps(op, (*sources, *destinations, *of_edges, *op.used)):
-        how |= {"reduction": op.several or op.reduction, "width": op.edge_width, "heads": op.heads}
+        how |= {
+            "reduction": op.several or op.reduction,
+            "width": op.edge_width,
+            "heads": op.heads,
+            "parameters": op.operands(),
+        }
         return aggregate_steps(csc, op.steps, **how, width_out=op.width_out)
     how |= {"reduction": op.reduction, "shape": (op.width_out,), "edge_width": op.edge_width}
     return aggregate_messages(csc, op.run, by_destination=op.by_destination, draws=op.draws, **how)

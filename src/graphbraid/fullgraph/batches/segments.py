@@ -62,7 +62,7 @@ def operands_of(op: ir.Operation, *, whole: bool = False) -> tuple[Tensor | None
         whole: whether to return the parameter of which :func:`_views_of` the operation are.
     """
     if isinstance(op, ir.Messages):
-        return op.used
+        return op.operands()
     if isinstance(op, ir.Attention):
         return *op.vectors, op.edge_weight, op.edge_vector
     if isinstance(op, ir.Gine):
@@ -127,6 +127,8 @@ def _edge_names(op: ir.Operation) -> tuple[str, str]:
 
 def _dot_products_of(op: ir.Messages) -> DotProducts | None:
     """Return the operands of messages that are only dot-product attention of node rows; else None."""
+    if op.attends is not None:
+        return op.attends if op.edges is None else None
     reads_nodes = all(role in _ENDS for _, role, _ in op.reads)
     is_plain = reads_nodes and op.reduction == "sum" and op.edges is None and not op.used
     return dot_products(op.steps) if is_plain and op.steps else None
@@ -139,8 +141,9 @@ def _compiles_messages(op: ir.Messages) -> bool:
     roles = [role for _, role, _ in op.reads]
     read = {side: {step.first for step in op.steps if step.op is side} for side in SIDES}
     are_read = all(read[side] == {*range(roles.count(role))} for side, role in zip(SIDES, _ENDS, strict=True))
-    _, parameters = parameters_read(op.steps, len(op.used))
-    are_read = are_read and {at for at, _ in parameters} == {*range(len(op.used))}
+    _, parameters = parameters_read(op.steps, len(op.used) + len(op.composed))
+    learned = {at for at, _ in parameters}.union(*((one.outer, one.inner, one.bias) for one in op.composed))
+    are_read = are_read and learned >= {*range(len(op.used))}
     return are_read and all(1 <= one.ndim <= 3 for one in op.used)
 
 
@@ -602,7 +605,7 @@ class NativeSegment:
         draws = []
         for op in self._dropping:
             run.draw_for(op)
-            keys = first_keys if isinstance(op, ir.Attention) else row_ids
+            keys = first_keys if isinstance(op, ir.Attention | ir.Messages) else row_ids
             draws.append((seed_of_call(), keys(run.num_rows(op))))
         if learns:
             of_maps = [fields[5] for fields, *_ in maps]
@@ -674,8 +677,9 @@ class NativeSegment:
         )
         several = op.several if isinstance(op.several, SeveralReductions) else None
         kinds = kinds_of(several or ("sum" if op.several else op.reduction))
-        steps, read = parameters_read(op.steps, len(op.used))
-        alike = tuple((len(op.used[at]) if column else op.used[at].numel()) == 1 for at, column in read)
+        operands = op.operands()
+        steps, read = parameters_read(op.steps, len(operands))
+        alike = tuple((len(operands[at]) if column else operands[at].numel()) == 1 for at, column in read)
         # Not a method of this object, which the compiled segment would keep alive for ever.
         how_made: dict[str, Any] = {"steps": steps, "alike": alike, "kinds": kinds, "is_one": several is None}
         find = functools.partial(native_programs, **how_made)
@@ -695,10 +699,10 @@ class NativeSegment:
             return ()
         op = self._moving[number]
         reads_edges = _edge_names(op)[0] in self._number
-        needs_places = reads_edges or (isinstance(op, ir.Attention) and op.dropout > 0)
+        needs_places = reads_edges or (isinstance(op, ir.Attention | ir.Messages) and _dropout_of(op) > 0)
         if isinstance(op, ir.Messages):
             dots = _dot_products_of(op) is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
-            needs_places = dots or any(role not in _ENDS for _, role, _ in op.reads)
+            needs_places = needs_places or dots or any(role not in _ENDS for _, role, _ in op.reads)
         places = edges.csc.transpose()[1] if needs_places else None
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
         return ((number, map_fields(how, how.csc, how.csc.num_src, how.csc.num_dst, how.weight), places),)
@@ -750,6 +754,8 @@ def _of_edges(
 
 def _dropout_of(op: ir.Operation) -> float:
     """Return the probability that an operation drops elements with; of an attention, coefficients."""
+    if isinstance(op, ir.Messages):
+        return 0.0 if op.attends is None else op.attends.dropout
     return op.dropout if isinstance(op, ir.Attention) else _epilogue_of(op).p
 
 

@@ -13,7 +13,7 @@ from graphbraid.fullgraph.program.graph_break import ComputedEdges
 from graphbraid.fullgraph.program.operations import AdjacencyMatrix, Following, Linear, Operation, name_of
 from graphbraid.graph.types import Relation
 from graphbraid.ops.message_reductions import SeveralReductions
-from graphbraid.ops.message_steps import MessageOp, MessageStep
+from graphbraid.ops.message_steps import ComposedMap, DotProducts, MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction
 from graphbraid.ops.spmm import Ties
 
@@ -153,6 +153,10 @@ class Messages(Operation):
     steps: tuple[MessageStep, ...] = ()
     """The message as a kernel's steps, which name parameters by their place in ``used``; none if it is made
     of anything else."""
+    composed: tuple[ComposedMap, ...] = ()
+    """Linear maps of mapped edge features, which steps read as if they stood behind ``used``."""
+    attends: DotProducts | None = None
+    """A message that drops coefficients of an attention, as compiled segments of mini-batches run it."""
     heads: int = 1
     """Heads of the steps' rows."""
     symbol = "messages"
@@ -184,6 +188,10 @@ class Messages(Operation):
         selects = self.selects or not {"max", "min"}.isdisjoint(of_several)
         is_exact = not selects or all(step.op is not MessageOp.SUM_COLUMNS for step in self.steps)
         return bool(self.steps) and is_exact
+
+    def operands(self) -> tuple[Tensor, ...]:
+        """Return the parameters and matrices that steps read."""
+        return *self.used, *(one.of(self.used) for one in self.composed)
 
     def run(self, *rows: Tensor, index: Tensor | None = None, num_rows: int = 0) -> Tensor:
         """Return the messages of some edges, or their ``aggregate`` if the reduction is ``own``.

@@ -13,8 +13,8 @@ import math
 import operator
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,14 @@ from graphbraid.fullgraph.reading.message_trial import name_of_call
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
 from graphbraid.ops.message_kernel import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
-from graphbraid.ops.message_steps import MOST_MATRICES, MessageOp, MessageStep
+from graphbraid.ops.message_steps import (
+    MOST_MATRICES,
+    ComposedMap,
+    DotProducts,
+    MessageOp,
+    MessageStep,
+    dot_products,
+)
 from graphbraid.ops.messages import MessageReduction
 
 MessageReads = Sequence[tuple[str, ReadRows, int]]
@@ -45,7 +52,7 @@ class _NotStepsError(Exception):
 
 
 _Columns = tuple[int, range]
-"""Columns of a parameter, by its number, or of the edge features, by -1."""
+"""Columns of a parameter, by its number; of the edge features, by -1; of linear maps of these, below -1."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +65,18 @@ class _StepValue:
     is_parameter: bool = False
 
 
+class Fused(NamedTuple):
+    """What a kernel runs of a message: its steps, or attention whose coefficients drop out."""
+
+    steps: tuple[MessageStep, ...] = ()
+    composed: tuple[ComposedMap, ...] = ()
+    """Linear maps that the steps read behind the parameters."""
+    attends: DotProducts | None = None
+
+
+NOT_FUSED = Fused()
+
+
 def steps_of(
     message: TracedMessage,
     reads: MessageReads,
@@ -67,7 +86,7 @@ def steps_of(
     heads: int,
     reduction: MessageReduction | SeveralReductions,
     temperature: float | nn.Parameter | None = None,
-) -> tuple[MessageStep, ...]:
+) -> Fused:
     """Return a message as steps of a kernel; none if it is made of anything else.
 
     Args:
@@ -88,13 +107,23 @@ def steps_of(
         or max(roles.count(ReadRows.FEATURES), roles.count(ReadRows.WEIGHT)) > 1
         or len(message.shape) > 2
     ):
-        return ()
+        return NOT_FUSED
     try:
         made = _Steps(message, reads, encoders, used, heads)
         steps = made.all_of() if temperature is None else made.softened(temperature)
     except _NotStepsError:
-        return ()
-    return steps if fits_kernel(steps, used, reduction) else ()
+        return NOT_FUSED
+    composed = tuple(made.composed)
+    operands = *used, *(one.of(used) for one in composed)
+    if not fits_kernel(steps, operands, reduction):
+        return NOT_FUSED
+    if not made.dropouts:
+        return Fused(steps, composed)
+    attends = dot_products(steps) if reduction == "sum" and not used else None
+    [(p, dropped), *others] = made.dropouts
+    if attends is None or others or p >= 1 or steps[dropped].op is not MessageOp.SOFTMAX:
+        return NOT_FUSED
+    return Fused(attends=replace(attends, dropout=p))
 
 
 def heads_of(shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> int:
@@ -121,6 +150,12 @@ class _Steps:
         self._values: dict[fx.Node, _StepValue] = {}
         self._columns: dict[fx.Node, _Columns] = {}
         """What linear maps of edge features read."""
+        self._maps: list[tuple[int, int, range]] = []
+        """Linear maps of edge features: the numbers of weight and bias, and the columns that they read."""
+        self.composed: list[ComposedMap] = []
+        """Linear maps of such maps, which steps read behind the parameters."""
+        self.dropouts: list[tuple[float, int]] = []
+        """Probabilities of dropouts, and the steps whose rows they drop."""
 
     def all_of(self) -> tuple[MessageStep, ...]:
         """Return the steps; the last one gives the message."""
@@ -154,24 +189,31 @@ class _Steps:
         return tuple(self._steps)
 
     def _enter(self, node: fx.Node) -> None:
-        """Enter a value as a step, or as columns that a linear map reads; it may be both."""
-        if (columns := self._columns_of(node)) is not None:
-            self._columns[node] = columns
-        try:
+        """Enter a value as a step; or as columns, which become steps if others than linear maps read it."""
+        if (columns := self._columns_of(node)) is None:
             self._values[node] = self._value(node)
-        except _NotStepsError:
-            if columns is None:
-                raise
+        else:
+            self._columns[node] = columns
 
     def _columns_of(self, node: fx.Node) -> _Columns | None:
-        """Return what a linear map of edge features reads: columns of these, or of its weight."""
-        name, args = str(node.target), node.args
+        """Return what linear maps read: columns of edge features, of a map of these, or of a weight."""
+        name = str(node.target)
         if node.op == "placeholder":
-            shape, is_mapped = self._message.shapes[name], name in self._encoders
-            is_read = self._roles[name] is ReadRows.FEATURES and len(shape) == 1 and not is_mapped
-            return (-1, range(*shape)) if is_read else None
+            shape, encoder = self._message.shapes[name], self._encoders.get(name)
+            if self._roles[name] is not ReadRows.FEATURES or len(shape) != 1:
+                return None
+            if encoder is None:
+                return -1, range(*shape)
+            rows = -1, range(encoder.weight.shape[1])
+            return self._mapped(rows, self._all_columns(encoder.weight), encoder.bias)
         if node.op == "get_attr":
             return self._all_columns(self._message.tensors[name])
+        found = self._map_of(node)
+        return self._part_of(node) if found is None else self._mapped(*found)
+
+    def _part_of(self, node: fx.Node) -> _Columns | None:
+        """Return some of the columns of a value, if a call takes them."""
+        args = node.args
         found = self._columns.get(args[0]) if args and isinstance(args[0], fx.Node) else None
         if found is None or node.kwargs:
             return None
@@ -183,21 +225,39 @@ class _Steps:
             return (found[0], found[1][slice(*ends)]) if all(isinstance(one, int) for one in ends) else None
         return None
 
+    def _map_of(self, node: Any) -> tuple[_Columns | None, _Columns | None, Any] | None:
+        """Return the columns of rows and weight, and the bias, if a call is a linear map."""
+        if node.op == "call_module" and is_plain_linear(module := self._message.module(node)):
+            return self._columns.get(node.args[0]), self._all_columns(module.weight), module.bias
+        if node.target is not F.linear:
+            return None
+        given: dict[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+        bias = given.get("bias")
+        if bias is not None and bias.op != "get_attr":
+            raise _NotStepsError
+        held = None if bias is None else self._message.tensors[str(bias.target)]
+        return self._columns.get(given["input"]), self._columns.get(given["weight"]), held
+
+    def _mapped(self, rows: _Columns | None, weight: _Columns | None, bias: Any) -> _Columns | None:
+        """Return the columns of a linear map of edge features; None if it is none that another may follow."""
+        of_bias = -1 if bias is None else self._number_of(bias)
+        if rows is None or weight is None or of_bias is None or rows[0] != -1 or weight[0] < 0:
+            return None
+        num_rows, num_columns = self._used[weight[0]].shape
+        if not len(rows[1]) == len(weight[1]) == num_columns:
+            return None
+        self._maps.append((weight[0], of_bias, rows[1]))
+        return -1 - len(self._maps), range(num_rows)
+
     def _value(self, node: fx.Node) -> _StepValue:
         if node.op == "placeholder":
             return self._read(str(node.target))
         if node.op == "get_attr":
             return self._parameter(self._message.tensors[str(node.target)])
+        if (found := self._map_of(node)) is not None:
+            return self._linear(*found)
         if node.op == "call_module":
             return self._module(self._message.module(node), node.args[0])
-        if node.target is F.linear:
-            given: dict[str, Any] = dict(zip(("input", "weight", "bias"), node.args, strict=False))
-            given |= node.kwargs
-            bias = given.get("bias")
-            if bias is not None and bias.op != "get_attr":
-                raise _NotStepsError
-            held = bias if bias is None else self._message.tensors[str(bias.target)]
-            return self._linear(self._columns.get(given["input"]), self._columns.get(given["weight"]), held)
         if node.target is softmax_of_edges():
             return self._add(
                 MessageOp.SOFTMAX, self._made(node.args[0] if node.args else node.kwargs.get("src"))
@@ -206,9 +266,9 @@ class _Steps:
 
     def _module(self, module: nn.Module, x: Any) -> _StepValue:
         """Return a call of a module."""
-        if is_plain_linear(module):
-            return self._linear(self._columns.get(x), self._all_columns(module.weight), module.bias)
-        if type(module) in (nn.Identity, nn.Dropout):  # of a dropout that rests
+        if type(module) is nn.Dropout:
+            return self._dropped(self._made(x), module.p if module.training else 0.0)
+        if type(module) is nn.Identity:
             return self._made(x)
         slope = (module.negative_slope,) if isinstance(module, nn.LeakyReLU) else ()
         return self._call(name_of_call(type(module)), (x, *slope), {})
@@ -227,13 +287,26 @@ class _Steps:
         if shape[0] not in (self._width, self._heads):
             raise _NotStepsError
         terms = [] if bias is None else [self._parameter(bias)]
+        if rows[0] < -1:
+            inner, of_inner, columns = self._maps[-2 - rows[0]]
+            if len(rows[1]) != self._used[inner].shape[0]:
+                raise _NotStepsError
+            self.composed.append(ComposedMap(weight[0], weight[1].start, weight[1].stop, inner, of_inner))
+            weight = len(self._used) + len(self.composed) - 1, range(len(columns))
+            rows = -1, columns
+            if of_inner >= 0:
+                terms.append(self._column(weight[0], len(columns), shape))
         for number, column in zip(rows[1], weight[1], strict=True):
-            narrow = shape[0] != self._width
-            self._steps.append(MessageStep(MessageOp.PARAMETER, weight[0], column + 1, narrow=narrow))
-            factor = _StepValue(len(self._steps) - 1, shape)
+            factor = self._column(weight[0], column, shape)
             of_edge = self._leaf(MessageOp.EDGE_NUMBER, None, at=number, alike=True)
             terms.append(self._entered(MessageOp.MULTIPLY, shape, of_edge, factor))
         return functools.reduce(lambda one, other: self._entered(MessageOp.ADD, shape, one, other), terms)
+
+    def _column(self, matrix: int, column: int, shape: tuple[int, ...]) -> _StepValue:
+        """Return a column of a parameter, or of a composed map behind these."""
+        narrow = shape[0] != self._width
+        self._steps.append(MessageStep(MessageOp.PARAMETER, matrix, column + 1, narrow=narrow))
+        return _StepValue(len(self._steps) - 1, shape)
 
     def _number_of(self, tensor: Any) -> int | None:
         """Return the number of a parameter that the message reads."""
@@ -291,11 +364,21 @@ class _Steps:
             return self._add(MessageOp.MULTIPLY, x, self._add(MessageOp.SIGMOID, x))
         raise _NotStepsError
 
+    def _dropped(self, x: _StepValue, p: Any) -> _StepValue:
+        if not isinstance(p, int | float):
+            raise _NotStepsError
+        if p > 0:
+            self.dropouts.append((p, x.step))
+        return x
+
     def _shaped(self, name: str, args: Any, named: dict[str, Any]) -> _StepValue:
         """Return the sum of each head's columns, or the same numbers in another shape."""
+        if name == "stack" and len(args[0]) == 1:  # as PNAConv joins a single tower
+            name, args, named = "unsqueeze", (*args[0], *args[1:], *named.values()), {}
         x = self._made(args[0] if args else None)
-        if name == "dropout":  # which was shown to rest
-            return x
+        if name == "dropout":
+            given = dict(zip(("p", "training"), args[1:], strict=False)) | named
+            return self._dropped(x, given.get("p", 0.5) if given.get("training", True) else 0.0)
         if x.shape is None or x.is_parameter:
             raise _NotStepsError
         if name == "sum":
@@ -328,6 +411,8 @@ class _Steps:
         return to
 
     def _made(self, argument: Any) -> _StepValue:
+        if isinstance(argument, fx.Node) and argument in self._columns and argument not in self._values:
+            self._values[argument] = self._value(argument)
         if isinstance(argument, fx.Node) and argument in self._values:
             return self._values[argument]
         if isinstance(argument, int | float) and not isinstance(argument, bool):

@@ -37,7 +37,7 @@ from graphbraid.fullgraph.reading.aggregations import (
 )
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, with_maps_moved
 from graphbraid.fullgraph.reading.exact import Known, check, flag
-from graphbraid.fullgraph.reading.fused_messages import heads_of, plain_sum, steps_of
+from graphbraid.fullgraph.reading.fused_messages import NOT_FUSED, heads_of, plain_sum, steps_of
 from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, entries_in
 from graphbraid.fullgraph.reading.message_trial import MessageCalls, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
@@ -373,19 +373,19 @@ def read_messages(
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
     reads = _reads(rows, values)
-    steps: tuple[MessageStep, ...] = ()
+    fused = NOT_FUSED
     heads = heads_of(message.shape, {key: shapes[key] for key in rows})
     several: SeveralReductions | Literal["sum"] | None = None
     temperature = temperature_of(of.layer) if of.aggr is None else None
     if of.aggr is None:
         several = several_reductions(of.layer, message.shape, of.refuse) if temperature is None else "sum"
-    if not (found.draws or (of.aggr is None and several is None)):
+    if of.aggr is not None or several is not None:
         # To the kernel, values that the model computes of edges are features, or weights if they are numbers.
         computed = {key: ir.ReadRows.FEATURES if shapes[key] else ir.ReadRows.WEIGHT for key in shapes}
         as_graphs = [
             (key, computed[key] if role is ir.ReadRows.COMPUTED else role, at) for key, role, at in reads
         ]
-        steps = steps_of(
+        fused = steps_of(
             message,
             as_graphs,
             encoders=encoders,
@@ -394,7 +394,7 @@ def read_messages(
             reduction=several or reduction,
             temperature=temperature,
         )
-    plain = plain_sum(steps, reads, shapes, edges, reduction, dtype=of.dtype)
+    plain = plain_sum(fused.steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:
         matrix, source = plain
         return writer.add(ir.Aggregate, values[source], adjacency=matrix), () if of.is_vector else shape
@@ -414,14 +414,16 @@ def read_messages(
         ties=ties,
         width_out=math.prod(shape),
         edge_width=math.prod(message.shape),
-        several=several if steps else None,
+        several=several if fused.steps else None,
         edges=edges,
         by_destination=of.aggr is None or found.by_destination,
         ids=ids,
         counts=counts,
         draws=found.draws,
-        steps=steps,
-        heads=heads if steps else 1,
+        steps=fused.steps,
+        composed=fused.composed,
+        attends=fused.attends,
+        heads=1 if fused is NOT_FUSED else heads,
     )
     if (last := message.after) is not None:
         shape = (last.shape[0],)

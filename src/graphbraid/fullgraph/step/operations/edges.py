@@ -197,7 +197,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
         how: dict[str, Any] = {"parameters": op.used, "ties": op.ties}
         self._how: BlockedMessages | FusedMessages
         if op.steps:
-            how["heads"] = op.heads
+            how |= {"heads": op.heads, "composed": op.composed}
             self._how = FusedMessages(csc, op.steps, op.several or op.reduction, op.edge_width, **how)
         else:
             how |= {"by_destination": op.by_destination, "edge_width": op.edge_width}
