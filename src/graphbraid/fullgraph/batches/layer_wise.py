@@ -22,7 +22,8 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.fusing import couples_rows
 from graphbraid.fullgraph.batches.operations import RUN, BatchRun, loop_rows
 from graphbraid.fullgraph.device import csc_on
-from graphbraid.fullgraph.lowering.levels import LAPLACIANS, aggregation
+from graphbraid.fullgraph.lowering.levels import LAPLACIANS, aggregation, chunks
+from graphbraid.fullgraph.lowering.passes import swapped
 from graphbraid.graph import Graph, SparseFeatures
 from graphbraid.graph.csc import Csc, indptr_of, ranges
 from graphbraid.graph.types import Relation
@@ -87,14 +88,8 @@ def at_narrower_side(program: ir.Program) -> ir.Program:
         else:
             continue
         if gains:
-            return at_narrower_side(_swapped(program, *pair))
+            return at_narrower_side(swapped(program, *pair))
     return program
-
-
-def _swapped(program: ir.Program, first: ir.Operation, second: ir.Operation) -> ir.Program:
-    rows = f"{second.out}_rows"
-    new = {first.out: replace(second, out=rows, inputs=first.inputs)}
-    return program.replaced({**new, second.out: replace(first, out=second.out, inputs=(rows,))})
 
 
 @dataclass(frozen=True, eq=False, slots=True, kw_only=True)
@@ -254,7 +249,7 @@ class LayerWise:
         source = node_type if relation is None else relation.source
         is_read = torch.zeros(self._counts[source], dtype=torch.bool)
         most_edges = self._budget // 2 // _EDGE_BYTES
-        for start, end, _ in _chunks(self._degrees(ids, relation), most_edges):
+        for start, end, _ in chunks(self._degrees(ids, relation), most_edges):
             is_read[self._in_edges(ids[start:end], relation)[1]] = True
         return is_read.nonzero().flatten()
 
@@ -339,7 +334,7 @@ class LayerWise:
             most_edges = max(most_edges, room // 2 // edge_bytes)
         most_nodes = max(1, room // (2 * row_bytes))
         cuts = []
-        for start, end, num_edges in _chunks(degrees, most_edges, most_nodes):
+        for start, end, num_edges in chunks(degrees, most_edges, most_nodes):
             needed = num_edges * edge_bytes + min(num_edges, num_sources) * source_bytes
             if end == start + 1 and needed > self._budget + _SPARE:
                 raise ResourceError(
@@ -398,7 +393,7 @@ class LayerWise:
         """Return the factors of some nodes from all their in-edges, ``(num_nodes,)``."""
         scale = torch.empty(nodes.numel(), dtype=self.dtype)
         most_edges = max(1, self._budget // 4 // _EDGE_BYTES)
-        for start, end, _ in _chunks(self._degrees(nodes, adjacency.relation), most_edges, most_edges):
+        for start, end, _ in chunks(self._degrees(nodes, adjacency.relation), most_edges, most_edges):
             edges = self.block(nodes[start:end], adjacency.relation, node_type)
             found = aggregation(replace(adjacency, scale=1.0), edges.csc, self.dtype).dst_scale
             assert found is not None
@@ -411,19 +406,6 @@ class LayerWise:
         assert attr is not None
         rows: Tensor | SparseFeatures = attr[edges.positions]
         return rows
-
-
-def _chunks(
-    degrees: Tensor, most_edges: int, most_nodes: int | None = None
-) -> Iterator[tuple[int, int, int]]:
-    """Yield the ends of chunks of nodes, and their numbers of edges; a chunk has at least one node."""
-    ends, start, before = degrees.cumsum(0), 0, 0
-    while start < degrees.numel():
-        end = int(torch.searchsorted(ends, before + most_edges, right=True))
-        end = max(start + 1, end if most_nodes is None else min(end, start + most_nodes))
-        last = int(ends[end - 1])
-        yield start, end, last - before
-        start, before = end, last
 
 
 class ChunkEdges:

@@ -12,7 +12,7 @@ from torch import Tensor
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.program import AdjacencyMatrix, ComputedEdges, LevelNodes
-from graphbraid.graph.csc import Csc, index_dtype, indptr_of
+from graphbraid.graph.csc import Csc, index_dtype, indptr_of, ranges
 from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.gather import places_of
@@ -262,20 +262,21 @@ def copied_bytes(blocks: Blocks) -> int:
 
 def edges_of(csc: Csc, nodes: Tensor) -> Iterator[tuple[int, Tensor]]:
     """Yield the positions of the in-edges of ``nodes`` in chunks, each with the number of edges before it."""
-    degrees = csc.degrees()[nodes]
-    ends = degrees.cumsum(0)
-    row, begin = 0, 0
-    while row < nodes.numel():
-        next_row = max(row + 1, int(torch.searchsorted(ends, begin + _EDGES_AT_A_TIME)))
-        counts = degrees[row:next_row]
-        # Edge k of a chunk is edge k - e of its row, where e = ends - counts - begin is how many edges the
-        # chunk's earlier rows have. So e is taken off the start of the row, and k is added below.
-        starts = csc.indptr[nodes[row:next_row]] - (ends[row:next_row] - counts) + begin
-        positions = torch.repeat_interleave(starts, counts)
-        positions += torch.arange(positions.numel())
-        yield begin, positions
-        begin += positions.numel()
-        row = next_row
+    before, degrees = 0, csc.degrees()[nodes]
+    for start, end, num_edges in chunks(degrees, _EDGES_AT_A_TIME):
+        yield before, ranges(csc.indptr[nodes[start:end]], degrees[start:end])
+        before += num_edges
+
+
+def chunks(degrees: Tensor, most_edges: int, most_nodes: int | None = None) -> Iterator[tuple[int, int, int]]:
+    """Yield the ends of chunks of nodes, and their numbers of edges; a chunk has at least one node."""
+    ends, start, before = degrees.cumsum(0), 0, 0
+    while start < degrees.numel():
+        end = int(torch.searchsorted(ends, before + most_edges, right=True))
+        end = max(start + 1, end if most_nodes is None else min(end, start + most_nodes))
+        last = int(ends[end - 1])
+        yield start, end, last - before
+        start, before = end, last
 
 
 def aggregation(adjacency: AdjacencyMatrix, csc: Csc, dtype: torch.dtype = torch.float32) -> Aggregation:
