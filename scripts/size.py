@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_745,
-    ("ops",): 10_745,
+    ("ops",): 10_840,
     ("sampling",): 6_510,
     ("features",): 4_060,
     ("datasets",): 6_575,
     ("nn",): 3_735,
     ("loader",): 3_500,
     ("collective",): 4_360,
-    ("fullgraph",): 29_160,
+    ("fullgraph",): 29_325,
     ("distributed",): 7_055,
     ("synth",): 5_815,
     ("train",): 10_440,
@@ -39,8 +39,8 @@ BUDGETS = {
     ("cli",): 4_615,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_320, 407
-TEST_LINES = 93_010
+WHOLE_LINES, WHOLE_FILES = 109_405, 407
+TEST_LINES = 93_370
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
