@@ -28,7 +28,7 @@ BUDGETS = {
     ("features",): 4_060,
     ("datasets",): 6_575,
     ("nn",): 3_735,
-    ("loader",): 3_500,
+    ("loader",): 3_505,
     ("collective",): 4_360,
     ("fullgraph",): 29_325,
     ("distributed",): 7_055,

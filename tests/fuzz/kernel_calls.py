@@ -22,7 +22,7 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
 from graphbraid.ops.kernels import ROW_DTYPES, backend
 from graphbraid.ops.library import RowEpilogue
-from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product
+from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product, transpose
 from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows
@@ -167,6 +167,13 @@ def products(i: Inputs) -> Call:
     ids = i.below(count, count) if count and i.maybe("chosen rows", 0.3) else None
     after = _epilogue(i, width, torch.float32)
     return lambda: {"product": tall_product(a, b, ids=ids, after=after), "gram": tall_gram(a, c, ids=ids)}
+
+
+@_call
+def transposed(i: Inputs) -> Call:
+    count, width = i.count(), i.width()
+    rows = i.rows(count, width, torch.float32).detach()
+    return lambda: {"transposed": transpose(rows, out=torch.empty(width, count))}
 
 
 @_call

@@ -48,6 +48,9 @@ def layer(message: str, behind: str = "", use: str = "") -> str:
     return f"{OWN}\n{EACH}\n{NEAR}\n{message}\n}}\n{behind}\n}} }}\n" + body(use)
 
 
+SUMS = "".join(f"float {name} = u.x{' + u.x' * 48};\n" for name in "abc")
+"""Three statements of 97 steps each."""
+
 WRONG = [
     ("", '1:1: the program is empty: it begins with "function"'),
     ("fucntion A() {}", '1:1: unexpected "fucntion": did you mean function?'),
@@ -447,7 +450,7 @@ WRONG = [
         "4:14: not a value of a message: a message has numbers, rows, + - * / and relu, "
         "leaky_relu, sigmoid, tanh, exp, abs",
     ),
-    (layer("v.out += u.x" + " + u.x" * 128 + ";"), "4:1: a message of 257 steps: at most 256 are possible"),
+    (layer(SUMS + "v.out += a + b + c;"), "7:1: a message of 293 steps: at most 256 are possible"),
     (layer("v.out += u.x;", "v.out += u.x;"), '6:10: unknown node "u": known are v'),
     (
         layer("v.out += u.x;", "v.out = v.x;"),

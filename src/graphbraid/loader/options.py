@@ -1,5 +1,7 @@
 """LoaderOptions: the options of the loaders with PyG's arguments, each described once and checked."""
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterable, Mapping
