@@ -678,10 +678,12 @@ def test_states_pass_between_engine_and_model():
 
 
 class Times(Holds):
-    """A model whose result is multiplied by an attribute."""
+    """A model whose result is multiplied by two attributes, one of them private."""
+
+    _private = 1
 
     def forward(self, x, edge_index):
-        return self.extra * super().forward(x, edge_index)
+        return self.extra * self._private * super().forward(x, edge_index)
 
     def doubled(self):
         return 2 * self.extra
@@ -692,8 +694,8 @@ def test_attributes_that_an_engine_lacks_are_its_models(whole):
     data, model = data_of("untidy"), Times()
     engine = graphbraid.compile(model, data) if whole else graphbraid.compile(model)
     for factor in (2, 3):
-        engine.extra = factor
-        assert engine.extra == model.extra == factor
+        engine.extra = engine._private = factor
+        assert engine.extra == model.extra == model._private == factor
         if factor == 3:
             engine.conv = pyg.GCNConv(CHANNELS, CLASSES)
             assert engine.conv is model.conv

@@ -146,7 +146,7 @@ class CompiledModule(nn.Module):
         """
         if name == "model":
             raise ConfigError("an engine keeps its model; compile the other one: graphbraid.compile(model)")
-        if name.startswith("_") or name in vars(self) or hasattr(type(self), name):
+        if "model" not in vars(self) or name in vars(self) or hasattr(type(self), name):
             super().__setattr__(name, value)
         else:
             setattr(self.model, name, value)
