@@ -1,4 +1,4 @@
-"""Models that ranks of tests train, and what is said of those that shares of batches cannot give."""
+"""Models that ranks train in tests, and the warnings for models that ranks cannot train alike."""
 
 import logging
 from collections.abc import Iterator

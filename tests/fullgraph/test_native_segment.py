@@ -288,7 +288,7 @@ def test_segments_have_the_bits_of_their_operations(name, graph, monkeypatch):
 
 
 class Stacks(nn.Module):
-    """Layers whose parameters are stacks of matrices, one of which is applied twice."""
+    """Layers whose parameters are stacks of matrices. One layer is applied twice."""
 
     def __init__(self):
         super().__init__()

@@ -59,7 +59,8 @@ def operands_of(op: ir.Operation, *, whole: bool = False) -> tuple[Tensor | None
 
     Args:
         op: the operation.
-        whole: whether to return the parameter of which :func:`_views_of` the operation are.
+        whole: whether a matrix of a stack, or a transposed one, comes as its whole parameter; then
+            :func:`_views_of` says which part of it the operation reads.
     """
     if isinstance(op, ir.Messages):
         return op.operands()

@@ -263,8 +263,8 @@ def costs_for(
     program: ir.Program, graph: Graph, options: CompileOptions, rates: Rates, doubt: str = ""
 ) -> CostModel:
     """Return the cost model of a program, as it was read, over a graph; its levels have no sizes yet."""
-    how: dict[str, Any] = {"hoist_bytes": options.hoist_bytes(), "rates": rates, "doubt": doubt}
-    how["storage"] = options.storage
+    of_options = {"hoist_bytes": options.hoist_bytes(), "storage": options.storage}
+    how: dict[str, Any] = {"rates": rates, "doubt": doubt, **of_options}
     if program.by_relation:
         features = [graph.nodes_of(name).x for name in graph.node_types]
         shares = [0.0 if x is None else density(x) for x in features]

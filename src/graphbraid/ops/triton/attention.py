@@ -334,7 +334,7 @@ def without_edges(*of_edges: Tensor | None) -> None:
     """Refuse logits or features of edges. A model that needs them is not compiled for a device.
 
     Raises:
-        NotImplementedError: some are given.
+        NotImplementedError: logits or features of edges are given.
     """
     if any(given is not None for given in of_edges):
         raise NotImplementedError(
