@@ -38,7 +38,8 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE, EpilogueFunct
 from graphbraid.ops.kernels import counts_memory, watching
 from graphbraid.ops.library import AnySeed, CallContext, once_differentiable
 from graphbraid.ops.linear import AggregateLinearFunction, LinearFunction, rows_as
-from graphbraid.ops.message_kernel import keeps_logits, kinds_of, native_programs, parameters_read
+from graphbraid.ops.message_kernel import keeps_logits
+from graphbraid.ops.message_programs import kinds_of, native_programs, parameters_read
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import SIDES, DotProducts, dot_products
 from graphbraid.ops.rng import row_ids, seed_of_call

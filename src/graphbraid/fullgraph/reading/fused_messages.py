@@ -25,7 +25,7 @@ from graphbraid.fullgraph.program.graph_break import DTYPE, EDGE_LIST, EDGE_WEIG
 from graphbraid.fullgraph.reading.before_edges import TracedMessage, is_plain_linear
 from graphbraid.fullgraph.reading.message_trial import name_of_call
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges
-from graphbraid.ops.message_kernel import fits_kernel
+from graphbraid.ops.message_programs import fits_kernel
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import (
     MOST_MATRICES,

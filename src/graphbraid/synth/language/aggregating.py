@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn, cast
 
-from graphbraid.ops.message_kernel import fits_kernel
+from graphbraid.ops.message_programs import fits_kernel
 from graphbraid.ops.message_steps import MOST_MATRICES, MOST_STEPS, MessageOp, MessageStep
 from graphbraid.synth.language import syntax
 from graphbraid.synth.language.syntax import MODELS, Place, ProgramError, hint_of, word_of
