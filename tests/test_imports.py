@@ -45,7 +45,7 @@ INNER_FLOORS = {
         ("kernels",),
         ("aggregation",),
         (...,),
-        ("attention", "linear", "peers"),
+        ("attention", "gram_rounds", "linear", "peers"),
         ("triton",),
     ),
     "ops/triton": (

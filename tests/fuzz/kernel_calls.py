@@ -20,9 +20,10 @@ from graphbraid.ops.binary import bit_gram, bit_product
 from graphbraid.ops.distances import distances
 from graphbraid.ops.epilogue import ACTIVATION_CODES
 from graphbraid.ops.gather import places_of, spread_rows
+from graphbraid.ops.gram_rounds import GramRounds, rounds_of
 from graphbraid.ops.kernels import ROW_DTYPES, backend
 from graphbraid.ops.library import RowEpilogue
-from graphbraid.ops.linear import GramRounds, rounds_of, tall_gram, tall_product, transpose
+from graphbraid.ops.linear import tall_gram, tall_product, transpose
 from graphbraid.ops.message_kernel import FusedMessages
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows

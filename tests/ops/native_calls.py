@@ -15,7 +15,7 @@ from graphbraid.features.scores import walks
 from graphbraid.fullgraph.lowering import locality
 from graphbraid.graph.orders import community_order
 from graphbraid.nn import gcn_norm
-from graphbraid.ops import binary, linear
+from graphbraid.ops import binary, gram_rounds, linear
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.distances import distances
 from graphbraid.ops.gather import add_rows, put_rows, spread_rows, take_rows
@@ -95,8 +95,8 @@ def _run_operators() -> None:
     linear.tall_product(x.detach(), torch.rand(4, 3), ids=ids)
     linear.tall_gram(torch.rand(3, 2), x.detach(), ids=ids)
     linear.transpose(x.detach(), out=torch.empty(4, 5))
-    rounds = linear.GramRounds(torch.rand(5, 2), 4)
-    for part in linear.rounds_of(5, most=5):
+    rounds = gram_rounds.GramRounds(torch.rand(5, 2), 4)
+    for part in gram_rounds.rounds_of(5, most=5):
         rounds.add(part, x.detach())
     distances(x, torch.rand(3, 4), "moduli").sum().backward()
     ops.cross_entropy(torch.rand(3, 4, requires_grad=True), torch.tensor([0, 3, 1]), torch.ones(4))

@@ -22,10 +22,12 @@ from graphbraid.ops import (
     sparse_linear,
 )
 from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.gram_rounds import GramRounds, rounds_of
 from graphbraid.ops.kernels import watched
 from graphbraid.ops.library import run as applied
-from graphbraid.ops.linear import GramRounds, LinearFunction, rounds_of, structure, tall_gram, tall_product
+from graphbraid.ops.linear import LinearFunction, tall_gram, tall_product
 from graphbraid.ops.rng import seed_of_call
+from graphbraid.ops.sparse_linear import structure
 
 
 def linear_rows(x, weight, *, own=(None, None), bias=None, act="none", p=0.0):

@@ -6,10 +6,11 @@ from graphbraid.ops.cross_entropy import cross_entropy
 from graphbraid.ops.epilogue import bias_act_dropout
 from graphbraid.ops.gather import gather_rows
 from graphbraid.ops.gine import gine
-from graphbraid.ops.linear import aggregate_linear, dense_linear, sparse_dropout, sparse_linear
+from graphbraid.ops.linear import aggregate_linear, dense_linear
 from graphbraid.ops.messages import aggregate_messages
 from graphbraid.ops.norm import batch_norm, layer_norm
 from graphbraid.ops.sddmm import sddmm
+from graphbraid.ops.sparse_linear import sparse_dropout, sparse_linear
 from graphbraid.ops.spmm import aggregate, spmm
 
 __all__ = [

@@ -1,16 +1,11 @@
-"""Linear maps of rows, which are dense or sparse, alone and around an aggregation.
+"""Linear maps of rows, alone and around an aggregation.
 
 Dense float32 rows on the CPU run in graphbraid's own kernels, whose results do not depend on the number of
-threads, bit for bit; every other dtype and device runs in PyTorch. Rows that never lie in memory as a whole
-come in rounds. A gram sums several parts of the rows, each by itself (:func:`tall_gram`), so that threads may
-share it. A round has a piece of each part and continues the part's sum, so the result has the bits of a gram
-of all rows at once.
+threads, bit for bit; every other dtype and device runs in PyTorch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -43,11 +38,10 @@ from graphbraid.ops.kernels import (
     row_contiguous,
     sum_dtype,
 )
-from graphbraid.ops.library import AnySeed, RowEpilogue, derived, once_differentiable, operator, run, share
-from graphbraid.ops.reference.rows import gram_parts, gram_sums_length
-from graphbraid.ops.rng import draw_seed, keep_mask, row_ids, seed_of_call
+from graphbraid.ops.library import AnySeed, RowEpilogue, once_differentiable, operator, run
+from graphbraid.ops.rng import row_ids, seed_of_call
+from graphbraid.ops.sparse_linear import sparse_linear
 from graphbraid.ops.spmm import aggregate
-from graphbraid.signatures import typed
 
 
 def tall_product(
@@ -266,138 +260,6 @@ LinearFunction = _Linear
 """For callers that run it beside others as one autograd function."""
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """A piece of each part of a table's rows."""
-
-    first: int
-    """Place in each part of the first of its rows."""
-    last: int
-    """The place behind the last."""
-    pieces: tuple[range, ...]
-    """The rows of each piece, in ascending order."""
-    ends: bool
-    """Whether it is the last round."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows of all pieces."""
-        return sum(map(len, self.pieces))
-
-    def ids(self) -> Tensor:
-        """``(num_rows,)`` int64 rows of all pieces, in order."""
-        return torch.cat([torch.arange(piece.start, piece.stop) for piece in self.pieces])
-
-    def of(self, rows: Tensor) -> Iterator[tuple[slice, Tensor]]:
-        """Yield where each piece lies in the table, with its rows among those of the round."""
-        at = 0
-        for piece in self.pieces:
-            yield slice(piece.start, piece.stop), rows[at : at + len(piece)]
-            at += len(piece)
-
-
-def rounds_of(num_rows: int, most: int) -> list[Round]:
-    """Divide a table's rows into rounds of at most ``most`` rows, or of one row of each part."""
-    parts = gram_parts(num_rows)
-    longest, step = max(map(len, parts)), max(1, most // len(parts))
-    return [
-        Round(first, min(first + step, longest), tuple(p[first : first + step] for p in parts), ends=stop)
-        for first in range(0, max(longest, 1), step)
-        for stop in (first + step >= longest,)
-    ]
-
-
-class GramRounds:
-    """The gram ``a.t() @ b`` of a float32 ``b`` that comes in rounds, to the bits of :func:`tall_gram`.
-
-    The last round writes ``out``, ``(height, width)``; if it is None, a new matrix.
-    """
-
-    def __init__(self, a: Tensor, width: int, out: Tensor | None = None) -> None:
-        self._a = row_contiguous(a.detach())
-        self.out = a.new_empty(a.shape[1], width) if out is None else out
-        self._sums = a.new_empty(gram_sums_length(len(a), a.shape[1], width))
-
-    def add(self, part: Round, rows: Tensor) -> None:
-        """Add a round's ``(num_round_rows, width)`` float32 rows; rounds come in their order."""
-        kernels, rows = kernels_for(self._a, rows, self.out), row_contiguous(rows.detach())
-        kernels.tall_gram_round(self._a, rows, self._sums, self.out, part.first, part.last, part.ends)
-
-
-@typed
-def sparse_linear(x: SparseFeatures, weight: Tensor) -> Tensor:
-    """Compute ``x Wᵀ`` for CSR rows, as an aggregation of the columns of ``W`` weighted by the stored values.
-
-    The gradient of ``W`` is the transposed aggregation, whose order is fixed and computed once per feature
-    matrix. The values get no gradient.
-
-    Args:
-        x: ``(num_rows, in_channels)``.
-        weight: ``(out_channels, in_channels)``; under autocast it is used in the autocast dtype.
-
-    Returns:
-        ``(num_rows, out_channels)`` in ``weight``'s dtype or the autocast dtype.
-
-    Raises:
-        DataError: the widths do not match.
-    """
-    check_row_dtype(check_tensor(weight, "weight"), "weight")
-    if weight.ndim != 2 or weight.shape[1] != x.num_cols:
-        raise DataError(
-            f"weight must be (out_channels, {x.num_cols}) for these features; got {tuple(weight.shape)}"
-        )
-    if torch.is_autocast_enabled(weight.device.type):
-        weight = weight.to(torch.get_autocast_dtype(weight.device.type))
-    return _sparse_linear(weight, x.values, structure(x))
-
-
-@typed
-def sparse_dropout(x: SparseFeatures, p: float, *, training: bool) -> SparseFeatures:
-    """Apply dropout to the stored values, at a cost of one draw per stored value rather than per cell.
-
-    Args:
-        x: sparse features.
-        p: probability of dropping a value.
-        training: whether to drop values; if False, ``x`` is returned unchanged.
-
-    Raises:
-        ConfigError: ``p`` is not a probability.
-    """
-    p = as_number(p, "p", least=0, most=1)
-    if not training or p == 0:
-        return x
-    degree, ids = x.indptr.diff(), row_ids(x.shape[0])
-    rows = (torch.arange(x.shape[0], device=degree.device) if ids is None else ids).repeat_interleave(degree)
-    kept = keep_mask(rows, x.indices.unsqueeze(1), p, draw_seed()).squeeze(1)
-    dropped = replace(x, values=torch.where(kept, x.values / (1 - p), 0), trusted=True)
-    share(x, dropped, "structure", lambda: structure(x))
-    return dropped
-
-
-def structure(x: SparseFeatures) -> Csc:
-    """Return the sparsity pattern of ``x`` as an adjacency from columns to rows, made once per ``x``."""
-    return derived(x, "structure", lambda: Csc(x.indptr, x.indices, x.num_cols, trusted=True))
-
-
-class _SparseLinear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, weight: Tensor, values: Tensor, pattern: Csc) -> Tensor:
-        ctx.how = Aggregation(csc=pattern, weight=values)
-        out: Tensor = ctx.how.forward(weight.t().contiguous())
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        by_column: Tensor = ctx.how.backward(grad)
-        return by_column.t(), None, None
-
-
-_sparse_linear = operator(
-    "sparse_linear", _SparseLinear, lambda a: a.weight.new_empty(a.pattern.num_dst, a.weight.shape[0])
-)
-
-
 _RATES = Rates()
 
 
@@ -436,9 +298,16 @@ def aggregate_linear(
         ConfigError: ``act`` is unknown or ``p`` not in [0, 1).
         DataError: ``x`` does not fit the graph, or a weight does not fit ``x``, or the bias the weight.
     """
-    _check_weight(how, x, weight, "weight")
+    check_type(how, "how", Aggregation, "an Aggregation", error=ConfigError)
+    check_row_dtype(check_tensor(weight, "weight", ndim=2), "weight")
+    if not isinstance(x, SparseFeatures):
+        check_rows(x, "x", how.csc.num_src, "source node")
+    elif x.shape[0] != how.csc.num_src:
+        raise DataError(f"x must have one row per source node ({how.csc.num_src}); got {x.shape[0]}")
+    if weight.shape[1] != x.shape[1]:
+        raise DataError(f"weight must be (out_channels, {x.shape[1]}) for this x; got {tuple(weight.shape)}")
     if root_weight is not None:
-        _check_weight(how, x, root_weight, "root_weight")
+        check_tensor(root_weight, "root_weight")
         if root_weight.shape != weight.shape or root_weight.dtype != weight.dtype:
             raise DataError(
                 f"root_weight must be {weight.dtype} of shape {tuple(weight.shape)} as weight is; "
@@ -456,17 +325,6 @@ def aggregate_linear(
     if not torch.is_grad_enabled():  # which autograd functions cannot see
         x, weight = x.detach(), weight.detach()
     return _aggregate_linear(x, weight, root_weight, how, bias, ACTIVATION_CODES[act], p, seed, False)
-
-
-def _check_weight(how: Aggregation, x: Tensor | SparseFeatures, weight: Tensor, name: str) -> None:
-    check_type(how, "how", Aggregation, "an Aggregation", error=ConfigError)
-    check_row_dtype(check_tensor(weight, name, ndim=2), name)
-    if not isinstance(x, SparseFeatures):
-        check_rows(x, "x", how.csc.num_src, "source node")
-    elif x.shape[0] != how.csc.num_src:
-        raise DataError(f"x must have one row per source node ({how.csc.num_src}); got {x.shape[0]}")
-    if weight.shape[1] != x.shape[1]:
-        raise DataError(f"{name} must be (out_channels, {x.shape[1]}) for this x; got {tuple(weight.shape)}")
 
 
 def _sparse_aggregate_linear(

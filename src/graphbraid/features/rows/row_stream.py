@@ -15,7 +15,7 @@ from graphbraid.errors import DataError, ResourceError
 from graphbraid.features.rows.disk import DiskOptions, DiskRows
 from graphbraid.files.block_sums import BlockSums
 from graphbraid.files.writing import format_bytes, reserve, resource_error
-from graphbraid.ops.linear import Round, rounds_of
+from graphbraid.ops.gram_rounds import Round, rounds_of
 
 _READ = DiskOptions(direct=False)
 """Reads go through the page cache, which still has much of what was just written. They are many at a time,

@@ -29,7 +29,7 @@ from graphbraid.graph.csc import Csc, indptr_of, ranges
 from graphbraid.graph.types import Relation
 from graphbraid.ops import Aggregation
 from graphbraid.ops.kernels import sum_dtype
-from graphbraid.ops.linear import sparse_linear
+from graphbraid.ops.sparse_linear import sparse_linear
 
 FeatureLookup = Callable[[int, Tensor], Tensor | SparseFeatures]
 """Returns the feature rows of nodes of a type, by its number, dense or sparse, of the parameters' dtype."""

@@ -28,7 +28,8 @@ from graphbraid.ops.aggregation import Aggregation, aggregated
 from graphbraid.ops.binary import BinaryRows, binary_bytes, bit_gram, bit_product
 from graphbraid.ops.kernels import backend, row_contiguous
 from graphbraid.ops.library import RowEpilogue
-from graphbraid.ops.linear import structure, tall_gram, tall_product, transpose
+from graphbraid.ops.linear import tall_gram, tall_product, transpose
+from graphbraid.ops.sparse_linear import structure
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.step.device_copies import DeviceCopies

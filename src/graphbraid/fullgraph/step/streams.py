@@ -21,7 +21,8 @@ from graphbraid.fullgraph.lowering.options import StreamedFeatures, held_rows
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear, Operation
 from graphbraid.fullgraph.step.features import After, Input, computed_once
 from graphbraid.ops.aggregation import follow_up
-from graphbraid.ops.linear import GramRounds, tall_product
+from graphbraid.ops.gram_rounds import GramRounds
+from graphbraid.ops.linear import tall_product
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.step.plan import StepRequest
