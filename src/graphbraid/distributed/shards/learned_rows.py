@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,8 @@ from graphbraid.ops.spmm import spmm
 from graphbraid.sampling.config import part_of
 
 if TYPE_CHECKING:
-    from graphbraid.distributed.shards.sharded_graph import TypeShards
+    from graphbraid.distributed.shards.sharded_graph import ShardedGraph, TypeShards
+    from graphbraid.graph import Graph
 
 OPTIMIZERS: Mapping[str, tuple[Callable[..., Optimizer], tuple[str, ...]]] = {
     "adam": (SparseAdam, ("exp_avg", "exp_avg_sq")),
@@ -106,7 +107,7 @@ class LearnedRows:
     they train, possibly without nodes. In an evaluation ranks may have different numbers of batches, and call
     :meth:`finish` after their last one. Only the thread that calls the model uses ``comm``. Mapped files in
     ``folder`` hold rows and state, if it is given. ConfigError: a module has rows of other nodes from an
-    earlier Trainer. ResourceError: the memory is not free.
+    earlier Trainer. ResourceError: memory or disk has no room.
     """
 
     def __init__(
@@ -142,6 +143,26 @@ class LearnedRows:
                     "the model's rows are divided in another way, by an earlier Trainer; make another model, "
                     "and load a checkpoint of that run with Trainer.load_weights"
                 )
+
+    @classmethod
+    def of(
+        cls, modules: Mapping[str, ShardedEmbedding], graph: Graph, comm: Communicator, **how: Any
+    ) -> LearnedRows:
+        """Return the rows of a graph's nodes; the ranks that divide it own them, or those of ``comm``.
+
+        ``how`` are the further arguments of :class:`LearnedRows`, whose errors it raises, too.
+
+        Raises:
+            ConfigError: a module has rows of other nodes than the graph.
+        """
+        for name, module in modules.items():
+            _check_rows_of(graph, name, module)
+        counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
+        nodes: dict[str, Any] = {one: Ranges(count, comm) for one, count in counts.items()}
+        if not graph.is_whole:
+            shards = cast("ShardedGraph", graph).shards
+            comm, nodes = shards.ranks, dict(zip(nodes, shards.by_type, strict=True))
+        return cls(modules, comm, nodes, **how)
 
     def _new(self, module: ShardedEmbedding, owned: Tensor, number: int, seed: int) -> Held:
         """Draw the initial rows of own nodes."""
@@ -291,3 +312,21 @@ def _summed(places: Tensor, grads: Tensor) -> tuple[Tensor, Tensor]:
     distinct, counts = torch.unique_consecutive(places[order], return_counts=True)
     csc = Csc(indptr_of(counts), order, places.numel(), trusted=True)
     return distinct, spmm(csc, grads)
+
+
+def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
+    """Refuse rows that are not of the nodes of the graph."""
+    if (module.node_type is None) == graph.is_typed or module.node_type not in (None, *graph.node_types):
+        kinds = f"the node types {', '.join(graph.node_types)}" if graph.is_typed else "no node types"
+        raise ConfigError(
+            f"{name} has node_type={module.node_type!r}, and the graph has {kinds}; make it with "
+            + ("one of these" if graph.is_typed else "node_type=None")
+        )
+    count = graph.num_nodes if module.node_type is None else graph.nodes_of(module.node_type).num_nodes
+    if module.num_nodes != count:
+        of_type = "" if module.node_type is None else f" of type {module.node_type!r}"
+        right = "graph.num_nodes" if module.node_type is None else f"num_nodes={count}"
+        raise ConfigError(
+            f"{name} has num_nodes={module.num_nodes}, and the graph has {count} nodes{of_type}; "
+            f"make it with {right}"
+        )

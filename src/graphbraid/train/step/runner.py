@@ -329,32 +329,17 @@ class ModelRunner:
     def divide_rows(self, config: TrainConfig, comm: Communicator | None) -> None:
         """Give this rank its share of the learned rows that ranks divide, if the model has some.
 
-        All ranks call it together. Raises ConfigError or ResourceError.
+        All ranks call it together. Raises as :meth:`.LearnedRows.of` does.
         """
         named = self.model.named_modules()
         modules = {name: one for name, one in named if isinstance(one, ShardedEmbedding)}
         if not modules:
             return
-        from graphbraid.distributed.shards.learned_rows import LearnedRows, Ranges
+        from graphbraid.distributed.shards.learned_rows import LearnedRows
 
-        graph = self.graph
-        for name, module in modules.items():
-            _check_rows_of(graph, name, module)
-        divided = divided_graph(graph)
-        comm = comm or Communicator()
-        counts = {one: graph.nodes_of(one).num_nodes for one in graph.node_types}
-        nodes: dict[str, Any] = {one: Ranges(count, comm) for one, count in counts.items()}
-        if divided is not None:
-            comm, nodes = divided.shards.ranks, dict(zip(nodes, divided.shards.by_type, strict=True))
         assert isinstance(config.optimizer, str)
-        self.learned = LearnedRows(
-            modules,
-            comm,
-            nodes,
-            seed=config.seed,
-            optimizer=config.optimizer,
-            folder=config.embedding_files,
-        )
+        how: dict[str, Any] = {"optimizer": config.optimizer, "folder": config.embedding_files}
+        self.learned = LearnedRows.of(modules, self.graph, comm or Communicator(), seed=config.seed, **how)
         self.batches = None  # rows that come with a batch are no constants of a compiled model
 
     def autocast(self) -> AbstractContextManager[Any]:
@@ -607,24 +592,6 @@ def pipeline_of(graph: Graph, of_edges: Collection[str] = ()) -> Callable[..., H
     from graphbraid.distributed.shards.pipeline import ShardedPipeline  # here: few runs have parts
 
     return partial(ShardedPipeline, divided, of_edges=of_edges)
-
-
-def _check_rows_of(graph: Graph, name: str, module: ShardedEmbedding) -> None:
-    """Check that learned rows are of nodes of the graph; raises ConfigError."""
-    if (module.node_type is None) == graph.is_typed or module.node_type not in (None, *graph.node_types):
-        kinds = f"the node types {', '.join(graph.node_types)}" if graph.is_typed else "no node types"
-        raise ConfigError(
-            f"{name} has node_type={module.node_type!r}, and the graph has {kinds}; make it with "
-            + ("one of these" if graph.is_typed else "node_type=None")
-        )
-    count = graph.num_nodes if module.node_type is None else graph.nodes_of(module.node_type).num_nodes
-    if module.num_nodes != count:
-        of_type = "" if module.node_type is None else f" of type {module.node_type!r}"
-        right = "graph.num_nodes" if module.node_type is None else f"num_nodes={count}"
-        raise ConfigError(
-            f"{name} has num_nodes={module.num_nodes}, and the graph has {count} nodes{of_type}; "
-            f"make it with {right}"
-        )
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:
