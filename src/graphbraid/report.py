@@ -72,7 +72,7 @@ class RunFiles:
 
     @classmethod
     def read(cls, path: Path) -> RunFiles:
-        """Read a folder; raises ConfigError or DataError."""
+        """Read a folder; ConfigError if it holds no run, DataError if a file of the run is damaged."""
         config = read_config(path)
         info = config.get("info") or {}
         return cls(
@@ -91,7 +91,7 @@ class RunFiles:
 
 
 def rows_of(file: Path) -> list[dict[str, float]]:
-    """Read ``metrics.csv``; the last line of a run that goes on may be in part; raises DataError."""
+    """Read ``metrics.csv``, whose last line may be in part while the run goes on."""
     try:
         rows = csv.DictReader(io.StringIO(read_text(file)))
         found = [{k: number(v) for k, v in row.items() if k and v} for row in rows]

@@ -45,7 +45,7 @@ def rank() -> int:
 
 
 def must_start(ranks: int | None, comm: str | None = None) -> bool:
-    """Return whether this process has to start the ranks that ``--ranks`` asks for; raises ConfigError.
+    """Return whether this process has to start the ranks that ``--ranks`` asks for.
 
     Args:
         ranks: number of ranks, if it is given.

@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 65_536
 
 
 def read_ids(path: Path) -> list[Any]:
-    """Return the ids in a ``.npy`` file, or the lines of a text file; raises DataError."""
+    """Return the ids in a ``.npy`` file, or the lines of a text file."""
     if path.suffix != ".npy":
         return [line.strip() for line in _lines(path, "node ids")]
     from graphbraid.datasets.npy import read_npy
@@ -39,7 +39,7 @@ def read_ids(path: Path) -> list[Any]:
 
 
 def read_rows(path: Path, columns: Sequence[str]) -> list[list[Any]]:
-    """Read a file with these columns: a ``.npy`` of two dimensions, or text; raises DataError.
+    """Read a file with these columns: a ``.npy`` of two dimensions, or text.
 
     The values of a line of text are separated by commas, else by tabs, else by spaces.
     """
@@ -95,7 +95,7 @@ def nodes_named(wanted: Sequence[Any], path: Path, ids: NodeIds | None) -> Tenso
 
 
 def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
-    """Return the content of a file as whole numbers; raises DataError."""
+    """Return the content of a file as whole numbers."""
     numbers = []
     for position, value in enumerate(wanted):
         try:
@@ -113,10 +113,7 @@ def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
 
 
 def writer_of(out: Path) -> Callable[[Path, Table], None]:
-    """Return the function that writes a table, by the end of the file's name.
-
-    Raises ConfigError or MissingPackageError.
-    """
+    """Return the function that writes a table, by the end of the file's name."""
     writers = {".csv": _write_csv, ".npz": _write_npz, ".parquet": write_parquet}
     if out.suffix not in writers:
         raise ConfigError(f"--out must end in {', '.join(writers)}; got {out}")
@@ -126,7 +123,7 @@ def writer_of(out: Path) -> Callable[[Path, Table], None]:
 
 
 def require_place(out: Path, read: Mapping[str, Path | None], option: str = "--out") -> None:
-    """Check that a table may be written, before its values are computed; raises ConfigError or ResourceError.
+    """Refuse a table that would replace a file that is read, or cannot be written, before it is computed.
 
     Args:
         out: file of the table; it may exist.

@@ -76,8 +76,6 @@ def choose(
 ) -> ResolvedConfig:
     """Check that options, objects, graph, model and ranks fit together, and choose open options.
 
-    Raises ConfigError or RankError.
-
     Args:
         model: the model to train.
         graph: the graph to train on.
@@ -116,10 +114,7 @@ def choose(
 def with_plan_of_device(
     config: TrainConfig, passed: TrainerInputs, device: torch.device, num_ranks: int = 1
 ) -> TrainConfig:
-    """Return the options, with a plan if rows stay on a device, since its copies leave them out.
-
-    Raises ConfigError.
-    """
+    """Return the options, with a plan if rows stay on a device, since its copies leave them out."""
     has_device = passed.accelerator is not None or device.type != "cpu"
     if config.hot and not has_device:
         raise ConfigError(
@@ -218,7 +213,7 @@ def auto_tiers(
     """Return the memory that ``tiers="auto"`` gives to rows and lists: the rest that the run leaves.
 
     The result also has the device's memory and the reads of each row by which it was sized. Both are None
-    without a device, with a given ``hot``, or if features are not dense. Raises ConfigError or DataError.
+    without a device, with a given ``hot``, or if features are not dense.
 
     Args:
         model: model to train.

@@ -174,7 +174,7 @@ _OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
 
 
 def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
-    """Return the operations of a lowered step and, for several ranks, its transfers; raises NotLoweredError.
+    """Return the operations of a lowered step and, for several ranks, its transfers.
 
     Args:
         lowered: the program of one rank over a graph.
@@ -258,7 +258,7 @@ def forecast_full(
     spare_bytes: int,
     wire_bytes: int = 4,
 ) -> RanksForecast:
-    """Predict epochs from steps measured on one rank; raises NotLoweredError or ResourceError.
+    """Predict epochs from steps measured on one rank.
 
     Args:
         graph: the graph.

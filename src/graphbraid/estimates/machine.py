@@ -399,7 +399,7 @@ class RankMemory(NamedTuple):
 
 
 def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -> RankMemory:
-    """Return a rank's parts of the free memory; all ranks of the job call it together; raises RankError.
+    """Return a rank's parts of the free memory; all ranks of the job call it together.
 
     Ranks of a machine divide its memory, or that of the cgroup whose limit they share. Ranks whose devices
     have the same name divide the device's. They divide the least free memory that any of them has found.

@@ -49,7 +49,7 @@ def plan_run(
     """Return the plan that ``config.plan`` requests; None if it is None or the mode is ``full``.
 
     Each rank that shares batches plans for its own shares and device, without messages to the others. Ranks
-    may differ, and each is measured while the others work, as in the run. Raises ConfigError or DataError.
+    may differ, and each is measured while the others work, as in the run.
     """
     if config.plan is None or config.mode == "full":
         return None

@@ -256,8 +256,6 @@ def forecast_sampled(
 ) -> RanksForecast:
     """Predict epochs on mini-batches from steps on shares of them, on copies of the model.
 
-    Raises ConfigError or DataError.
-
     Args:
         model: the model.
         graph: the graph, with labels and training nodes.

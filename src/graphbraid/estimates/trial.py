@@ -98,7 +98,7 @@ def without_ready_optimizer(config: TrainConfig) -> TrainConfig:
 
 
 class Trial:
-    """Makes the steps of a run on copies; neither the model nor its optimizer changes; raises DataError.
+    """Makes the steps of a run on copies; neither the model nor its optimizer changes.
 
     Of a run on links or edges, ``nodes`` and the other splits are their positions; of many graphs, these.
 

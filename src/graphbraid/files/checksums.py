@@ -98,7 +98,7 @@ def seal_zip(path: Path) -> None:
 
 
 def check_zip(path: Path) -> bool:
-    """Check a zip file's checksum and return whether it carries one; raises DataError."""
+    """Check a zip file's checksum and return whether it carries one; DataError if it differs."""
     size = path.stat().st_size
     if size < _COMMENT_BYTES:
         return False

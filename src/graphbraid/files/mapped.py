@@ -138,7 +138,7 @@ class Sent:
     dtype: torch.dtype
 
     def received(self) -> Tensor:
-        """Map it; changes to it stay in this process; raises DataError."""
+        """Map it; changes to it stay in this process; DataError if the file is gone or another one."""
         try:
             is_same = file_id_of(self.path) == self.file_id
         except OSError as error:

@@ -31,7 +31,7 @@ def kind_of(mode: int) -> str:
 
 
 def open_file(path: str | os.PathLike[str]) -> io.BufferedReader:
-    """Open a regular file for reading; raises OSError."""
+    """Open a file for reading; OSError if it cannot be read or is no regular file."""
     return os.fdopen(open_descriptor(path, os.O_RDONLY), "rb")
 
 
@@ -64,13 +64,13 @@ def open_descriptor(path: str | os.PathLike[str], flags: int) -> int:
 
 
 def read_text(path: str | os.PathLike[str]) -> str:
-    """Read a regular file of UTF-8 text; raises OSError or UnicodeDecodeError."""
+    """Read a file of UTF-8 text; OSError as :func:`open_file`, UnicodeDecodeError for other text."""
     with io.TextIOWrapper(open_file(Path(path)), encoding="utf-8") as text:
         return text.read()
 
 
 def expanded(path: str, name: str = "path") -> Path:
-    """Return a path with its leading ``~`` or ``~user`` replaced by that home folder; raises ConfigError."""
+    """Return a path with its leading ``~`` or ``~user`` replaced by that home folder."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:

@@ -27,7 +27,7 @@ Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
 def checked(kind: TypeAdapter[T], values: Any, refuse: Callable[[str], Exception] = DataError) -> T:
-    """Return ``values`` validated as a ``kind``; raises DataError.
+    """Return ``values`` validated as a ``kind``; the error of ``refuse`` if they are none.
 
     Args:
         kind: type to validate against.
@@ -89,7 +89,7 @@ class SavedRecord(StrictRecord):
     """Name of the kind of record, such as ``"plan"``: the file's field ``graphbraid``."""
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the record to a JSON file; an existing file is replaced; raises ResourceError."""
+        """Write the record to a JSON file; an existing file is replaced; ResourceError without room."""
         values = dataclasses.asdict(cast("DataclassInstance", self))
         text = json.dumps(sealed({"graphbraid": self.KIND, **values}), indent=1)
         with atomic_write(path) as aside:

@@ -80,11 +80,12 @@ _STALE_AFTER_SECONDS = 60.0  # the writer of a younger temporary may not have lo
 
 @contextlib.contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Write a file atomically: create a temporary, let the body fill it, rename it; raises ResourceError.
+    """Write a file atomically: create a temporary, let the body fill it, rename it.
 
     The body gets the path of the temporary, which lies in the same folder (created if missing). When the body
     ends, the temporary is flushed to disk and renamed to ``path``; it replaces an earlier file and takes its
-    mode. If the body raises, the temporary is removed and ``path`` stays as it was.
+    mode. If the body raises, the temporary is removed and ``path`` stays as it was. ResourceError if the disk
+    is full or the folder cannot be written.
     """
     target = Path(path)
     mode = _mode_of_file(target)

@@ -42,7 +42,7 @@ class Tree:
 
 
 def read_yaml(path: Path) -> dict[str, Entry]:
-    """Read the entries of a YAML file whose top level is a mapping; raises ConfigError."""
+    """Read the entries of a YAML file; ConfigError if it is invalid or its top level is no mapping."""
     tree = read_tree(path)
     if tree.value is None:
         return {}
@@ -53,7 +53,7 @@ def read_yaml(path: Path) -> dict[str, Entry]:
 
 
 def read_tree(path: Path) -> Tree:
-    """Read a YAML file with the lines of all its entries, however deep; raises ConfigError."""
+    """Read a YAML file with the lines of all its entries, however deep; ConfigError if it is invalid."""
     text = _text_of(path)
     with _clear_errors(str(path)):
         loader = _Loader(text)

@@ -36,8 +36,8 @@ class Csc(Versioned):
     A whole graph has ``num_src == num_dst``; a block of a mini-batch is bipartite, its destinations a prefix
     of its sources. It is immutable, since :meth:`transpose` is computed once and kept.
 
-    The arrays that kernels read by index are scanned once, in parallel, when an instance is made. After a
-    change of one in place, reading the attribute raises DataError.
+    The arrays that kernels read by index are scanned once, in parallel, when an instance is made. An array
+    that was changed in place afterwards cannot be read any more: the attribute gives a DataError.
 
     Raises:
         DataError: names the array that does not fit, or the first value that is wrong and where it stands.

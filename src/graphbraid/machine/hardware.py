@@ -344,7 +344,7 @@ class Rates:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Rates:
-        """Make rates from their values by name; raises TypeError or ValueError."""
+        """Make rates from their values by name; TypeError or ValueError unless all are positive numbers."""
         values = {str(name): float(rate) for name, rate in content.items()}
         if bad := [name for name, rate in values.items() if not math.isfinite(rate) or rate <= 0]:
             raise ValueError(f"the rate {bad[0]} is {values[bad[0]]}, not a positive number")

@@ -62,7 +62,7 @@ def place(environment: Mapping[str, str] | None = None) -> RankPlace | None:
 
 
 def address(found: RankPlace, environment: Mapping[str, str] | None = None) -> tuple[str, int]:
-    """Return name and port at which the ranks of a job meet: on the machine of rank 0; raises ConfigError."""
+    """Return name and port at which the ranks of a job meet: on the machine of rank 0."""
     known = os.environ if environment is None else environment
     nodes, job = known.get("SLURM_STEP_NODELIST", ""), known.get("SLURM_JOB_ID", "")
     is_of_slurm = found.launcher == "srun"

@@ -81,8 +81,8 @@ class Kept(Generic[T]):
     Args:
         kind: name of the kind in messages, and of its folder, such as ``rates``.
         to_json: function that turns a measurement into plain values.
-        from_json: function that turns plain values into a measurement; raises ValueError, TypeError or
-            KeyError if they are invalid.
+        from_json: function that turns plain values into a measurement. It may raise ValueError, TypeError or
+            KeyError, if they are invalid.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Kept(Generic[T]):
             yield found
 
     def write(self, file: Path, found: T) -> None:
-        """Write a measurement, replacing an earlier one; raises OSError or ResourceError."""
+        """Write a measurement, replacing an earlier one; OSError or ResourceError if it cannot be written."""
         file.parent.mkdir(parents=True, exist_ok=True)
         with atomic_write(file) as aside:
             aside.write_text(json.dumps(sealed(self._to_json(found)), indent=1), encoding="utf-8")

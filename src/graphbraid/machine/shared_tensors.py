@@ -18,11 +18,11 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 def handle_of(tensor: Tensor) -> bytes:
-    """Return a handle by which another process of this machine opens a tensor's memory; raises RuntimeError.
+    """Return a handle by which another process of this machine opens a tensor's memory.
 
     On a CUDA device it is one of CUDA's inter-process memory handles; a tensor of the host moves to shared
     memory, which is opened by name, also by a process that was started apart from this one. The tensor must
-    live as long as another process reads it.
+    live as long as another process reads it. RuntimeError if it cannot be shared.
     """
     reductions.init_reductions()  # type: ignore[no-untyped-call]
     before = multiprocessing.get_sharing_strategy()  # type: ignore[no-untyped-call]

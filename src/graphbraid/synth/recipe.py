@@ -147,10 +147,7 @@ class Recipe:
     is a step, followed by its evaluations."""
 
     def __post_init__(self) -> None:
-        """Check the loss, ``evaluate_every``, and that all names can stand in source code.
-
-        Raises ConfigError.
-        """
+        """Check the loss, ``evaluate_every``, and that all names can stand in source code."""
         check_choice(self.loss, "loss", LOSSES)
         as_count(self.evaluate_every, "evaluate_every", least=1)
         watched = () if self.early_stop is None else (self.early_stop.split,)
@@ -273,7 +270,7 @@ class Recorder:
             raise ProgramError(place, "loss before the first forward pass", "call it after that pass")
 
     def recipe(self, end: Place) -> tuple[ModelRecipe, Recipe]:
-        """Return the model and the recipe that the calls describe; raises ProgramError."""
+        """Return the model and the recipe that the calls describe; ProgramError if these train nothing."""
         if self._forward:
             raise ProgramError(self._last, "the program ends in the middle of an epoch", "call the optimizer")
         if self._epoch is None or self._optimizer is None:

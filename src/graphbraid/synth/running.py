@@ -239,7 +239,7 @@ def _joined(symbol: str, left: Any, right: Any, place: Place) -> Any:
 
 
 def checked_setting(kind: str, name: str, value: Number) -> Number:
-    """Return the value of a setting in its type; raises ProgramError."""
+    """Return the value of a setting in its type; ProgramError if it is of another."""
     types: dict[str, Any] = {"bool": bool, "int": int, "float": int | float}
     is_right = isinstance(value, types[kind]) and isinstance(value, bool) == (kind == "bool")
     if not is_right or (kind == "int" and abs(value) > MOST):

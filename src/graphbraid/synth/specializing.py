@@ -34,7 +34,7 @@ _COUNTED_ROUNDS = 1000
 def specialize(
     function: syntax.Function, layers: Sequence[int], settings: Mapping[str, Number]
 ) -> tuple[ModelRecipe, Recipe]:
-    """Return the model and the recipe of a checked program; raises ProgramError.
+    """Return the model and the recipe of a checked program; ProgramError at a call that these values forbid.
 
     Args:
         function: the program.

@@ -67,7 +67,7 @@ class OwnConv(nn.Module):
         return self.form.reads_weights
 
     def forward(self, x: Tensor, edge_index: Csc | Tensor, edge_weight: Tensor | None = None) -> Tensor:
-        """Run the layer, with its messages as PyTorch's functions; raises ConfigError."""
+        """Run the layer, with its messages as PyTorch's functions; ConfigError if it lacks weights."""
         csc = as_csc(edge_index, x.shape[0], edge_weight)
         if self.takes_weights and csc.weight is None:
             raise ConfigError(f"{self.form.name} reads the weights of edges; the edges have none")
@@ -378,7 +378,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
 
 def check_width(width: int, targets: Tensor) -> None:
-    """Check that outputs can be compared with the targets; raises DataError.
+    """Refuse targets that outputs cannot be compared with.
 
     Args:
         width: columns of the outputs.
@@ -394,7 +394,7 @@ def check_width(width: int, targets: Tensor) -> None:
 
 
 def targets_of(graph: Graph, recipe: Recipe) -> Tensor:
-    """Return the labels that a recipe's loss compares with the outputs; raises DataError.
+    """Return the labels that a recipe's loss compares with the outputs; DataError if it cannot.
 
     Returns:
         ``(num_nodes,)`` int64 classes; ``(num_nodes, columns)`` float32 for other losses than cross entropy.

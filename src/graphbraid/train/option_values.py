@@ -177,7 +177,7 @@ def check_values(options: Any) -> None:
 
 
 def parsed(kind: type, name: str, value: Any) -> Any:
-    """Return a value as the field ``name`` of a record of options would keep it; raises ConfigError."""
+    """Return a value as the field ``name`` of a record of options would keep it; ConfigError if it cannot."""
     try:
         return _adapters(kind)[name].validate_python(value)
     except ValidationError as error:

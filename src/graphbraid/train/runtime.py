@@ -354,10 +354,7 @@ _WRAPPED = ("add_param_group", "load_state_dict", "state_dict", "zero_grad")
 
 
 def make_optimizer(config: TrainConfig, model: nn.Module) -> Optimizer:
-    """Make the optimizer that ``config`` describes, over the model's parameters that require gradients.
-
-    Raises ConfigError.
-    """
+    """Make the optimizer that ``config`` describes, over the model's parameters that require gradients."""
     params = [p for p in model.parameters() if p.requires_grad]
     if not params:
         raise ConfigError("the model has no parameter that requires gradients; there is nothing to train.")

@@ -151,7 +151,7 @@ def self_adversarial(scores: Tensor, temperature: float) -> Tensor:
 
 
 def task_of(labels: Graph | NodeSet) -> Task:
-    """Return the task that the labels of a graph, or of a node type, describe; raises DataError."""
+    """Return the task that labels describe, of a graph or of a node type; DataError if they describe none."""
     if labels.y is None:
         where = "graph.y is None" if isinstance(labels, Graph) else "the node type has none"
         raise DataError(
@@ -177,10 +177,10 @@ def task_of(labels: Graph | NodeSet) -> Task:
 
 
 def labelled(of: Graph | NodeSet | EdgeSet, nodes: Tensor) -> Tensor:
-    """Return those of ``nodes`` that have a label, in the same order; raises DataError.
+    """Return those of ``nodes`` that have a label, in the same order.
 
     The classes -1 and -100 are no label, nor are multi-label rows of -1 or -100 throughout, nor float labels
-    of NaN throughout.
+    of NaN throughout. DataError for other negative classes, and for infinite labels.
     """
     assert of.y is not None
     labels = of.y.index_select(0, nodes)
@@ -296,7 +296,7 @@ LOSSES = (
 
 
 def with_own_loss(task: Task, loss: Callable[[Tensor, Tensor], Tensor] | str | None) -> Task:
-    """Return the task with the function ``loss`` in place of its own loss; raises ConfigError."""
+    """Return the task with the function ``loss`` in place of its own loss; None keeps that."""
     if loss is None:
         return task
     if isinstance(loss, str):
@@ -317,10 +317,7 @@ _TRIED_ROWS = 8
 
 
 def check_own_loss(task: Task, labels: Tensor, *, num_ranks: int) -> None:
-    """Try a task's own loss on random outputs beside the first ``labels``, rows of the training nodes.
-
-    Raises ConfigError.
-    """
+    """Try a task's own loss on random outputs beside the first ``labels``, rows of the training nodes."""
     labels = labels[:_TRIED_ROWS]
     if task.misses_cells:
         labels = labels.clone()

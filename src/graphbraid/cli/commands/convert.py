@@ -347,10 +347,7 @@ ORDER_EDGE_BYTES = {"communities": 24, "rcm": 20}
 def make_order(
     graph: Graph, name: str, *, sampler: SamplerConfig | None = None, schedule: SeedSchedule | None = None
 ) -> Tensor:
-    """Compute the order of the nodes that a name stands for.
-
-    Raises ConfigError, DataError or ResourceError.
-    """
+    """Compute the order of the nodes that a name stands for."""
     import torch
 
     from graphbraid.datasets.npy import require_memory

@@ -116,10 +116,7 @@ def partition(
 
 
 def _found(out: Path, graph: Graph, noted: dict[str, Any]) -> PartitionReport | None:
-    """Return the report of the same partition, if the folder holds it; None where there is no folder.
-
-    Raises ConfigError or DataError.
-    """
+    """Return the report of the same partition, if the folder holds it; None where there is no folder."""
     from graphbraid.distributed import SavedPartition, is_partition
     from graphbraid.errors import ConfigError
 

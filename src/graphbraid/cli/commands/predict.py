@@ -331,7 +331,7 @@ class Wanted(NamedTuple):
 
 
 def predicted_links(trained: TrainedRun, wanted: Wanted) -> tuple[Table, dict[str, Any]]:
-    """Return the columns to write, and a summary; raises ConfigError or DataError."""
+    """Return the columns to write, and a summary."""
     if wanted.pairs is not None and wanted.split is not None:
         raise ConfigError("--pairs and --split both choose the links; give one of them")
     if wanted.known and wanted.top is None:

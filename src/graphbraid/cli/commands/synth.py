@@ -161,7 +161,7 @@ def _check_options(target: str, ranks: int | None, partition: Path | None, input
 
 
 def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
-    """Return the partition of a folder, or a new one; raises ConfigError or DataError."""
+    """Return the partition of a folder, or a new one."""
     from graphbraid import distributed
     from graphbraid.arguments import as_count
     from graphbraid.distributed.partitioning.records import MOST_PARTS
@@ -176,7 +176,7 @@ def _divided(graph: Graph, ranks: int | None, folder: Path | None) -> Partition:
 
 
 def _function(program: Path | None, model: str | None) -> Function:
-    """Return the program of a file, or the usual one of a model; raises ConfigError."""
+    """Return the program of a file, or the usual one of a model."""
     from graphbraid import synth as room
 
     if program is not None and model is not None:

@@ -74,7 +74,7 @@ _ALWAYS_FINE = 1000  # classes, however few nodes there are
 
 
 def load_graph(settings: RunSettings) -> Graph:
-    """Load the graph that the options name and prepare it as they say; raises ConfigError or DataError."""
+    """Load the graph that the options name and prepare it as they say."""
     options = settings.data_options | ({"verify": True} if settings.verify else {})
     changes: dict[str, Any] = {name: getattr(settings, name) for name in _CHANGES}
     if taken := {*changes, "root", "name_or_path"} & set(options):
@@ -140,7 +140,7 @@ def check_values_of(graph: Graph, settings: RunSettings) -> None:
 
 
 def check_predictable(graph: Graph, settings: RunSettings) -> None:
-    """Check edges and features, which predicting reads, unless ``check_data`` is off; raises DataError."""
+    """Refuse wrong edges and features, which predicting reads, unless ``check_data`` is off."""
     if not graph.is_typed and graph.x is None:
         raise DataError(f"{settings.data} has no features, and the model needs some")
     if settings.check_data and graph.is_whole:
@@ -178,10 +178,7 @@ def _naming(data: str, check: Callable[[], Graph | None]) -> None:
 
 
 def build_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> nn.Module:
-    """Make a model for the labels of a graph, with new weights drawn from the run's seed.
-
-    Raises ConfigError or ResourceError.
-    """
+    """Make a model for the labels of a graph, with new weights drawn from the run's seed."""
     name, data = run.settings.model, run.settings.data
     if graph.is_typed != (name in TYPED_MODELS):
         kind = "a graph with types" if graph.is_typed else "a graph without types"
@@ -278,10 +275,7 @@ ENCODERS = (EMBEDDING, RELATIONAL, *MODELS)
 
 
 def build_link_model(graph: Graph, run: ResolvedRun) -> LinkModel:
-    """Make an encoder, with a learned row for each node where there are no features, and a predictor.
-
-    Raises ConfigError or ResourceError.
-    """
+    """Make an encoder, with a learned row for each node where there are no features, and a predictor."""
     settings, learned = run.settings, relation_learned(graph, run.train)
 
     def make(**options: Any) -> nn.Module:
@@ -428,10 +422,7 @@ class Learning:
 
 
 def learning(run: ResolvedRun) -> Learning:
-    """Load the graph of a run on nodes or links, check it and make the model.
-
-    Raises ConfigError, DataError or ResourceError.
-    """
+    """Load the graph of a run on nodes or links, check it and make the model."""
     if run.train.task == "link":
         graph = load_graph(run.settings)
         check_values_of(graph, run.settings)

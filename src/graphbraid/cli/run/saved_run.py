@@ -40,10 +40,7 @@ _OUTPUTS = TypeAdapter(Outputs)
 
 
 def read_saved(run_dir: Path) -> tuple[dict[str, Any], Outputs, Contract]:
-    """Read a saved run's options, the meaning of its outputs, and its requirements on a graph.
-
-    Raises ConfigError or DataError.
-    """
+    """Read a saved run's options, the meaning of its outputs, and its requirements on a graph."""
     content, path = read_config(run_dir), run_dir / CONFIG
     if unknown := set(content) - {"train", "info", "contract"}:
         raise DataError(f"{path} has an unknown field {min(unknown)!r}; was it changed since it was written?")
@@ -69,10 +66,7 @@ _NOT_PREDICTING = frozenset({"checkpoint_every_steps", "tensorboard", "host", "h
 
 
 def resolve_given(given: GivenOptions) -> ResolvedRun:
-    """Combine the options of a command line with those of the file, and of the saved run, that it names.
-
-    Raises ConfigError or DataError.
-    """
+    """Combine the options of a command line with those of the file, and of the saved run, that it names."""
     values = dict(given.values) | parse_assignments(given.assignments)
     file = read_yaml(given.config) if given.config else {}
     if not values.get("resume"):
@@ -112,7 +106,7 @@ def trained(
     draws_split: bool,
     labels: bool = False,
 ) -> TrainedRun:
-    """Load the run in a folder; raises ConfigError or DataError.
+    """Load the run in a folder.
 
     Args:
         run_dir: folder that ``graphbraid train`` left.

@@ -238,7 +238,7 @@ def resolve(
     *,
     saved_in: Path | None = None,
 ) -> ResolvedRun:
-    """Combine the options of a run from all sources and check them; raises ConfigError.
+    """Combine the options of a run from all sources and check them. Errors name the source.
 
     Args:
         command_line: options given on the command line; None means not given.
@@ -282,7 +282,7 @@ def resolve(
 
 
 def parse_assignments(assignments: Sequence[str]) -> dict[str, Any]:
-    """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML; raises ConfigError."""
+    """Parse ``["lr=0.01"]`` to ``{"lr": 0.01}``; values are written as in YAML."""
     values = {}
     for assignment in assignments:
         name, equals, text = assignment.partition("=")

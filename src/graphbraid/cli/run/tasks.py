@@ -31,10 +31,7 @@ _NEEDS = "give the relation a label: column in the description of the tables, or
 
 
 def learning_edges(run: ResolvedRun) -> Learning:
-    """Load and check the graph whose edges have labels, and make the model.
-
-    Raises ConfigError or DataError.
-    """
+    """Load and check the graph whose edges have labels, and make the model."""
     graph, relation = edges_to_learn(run)
     labels = graph.edges_of(relation)
     if labels.y is None:
@@ -51,8 +48,6 @@ def learning_edges(run: ResolvedRun) -> Learning:
 
 def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, EdgeType]:
     """Load a graph, with the split of its labelled edges that a run asks for; return the relation as well.
-
-    Raises ConfigError or DataError.
 
     Args:
         run: options of the run.
@@ -79,10 +74,7 @@ def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, Edg
 
 
 def build_edge_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> EdgeModel:
-    """Make an encoder and a decoder of the rows of both ends and of the edges' features.
-
-    Raises ConfigError or ResourceError.
-    """
+    """Make an encoder and a decoder of the rows of both ends and of the edges' features."""
     settings = run.settings
     if settings.reciprocal or settings.predictor not in (None, "mlp", "dot"):
         given = "reciprocal" if settings.reciprocal else f"decoder {settings.predictor}"
@@ -106,7 +98,7 @@ def build_edge_model(graph: Graph, run: ResolvedRun, num_outputs: int) -> EdgeMo
 
 
 def learning_graphs(run: ResolvedRun) -> Learning:
-    """Load and check many small graphs, and make the model; raises ConfigError or DataError."""
+    """Load and check many small graphs, and make the model."""
     graph = load_graph(run.settings)
     check_values_of(graph, run.settings)
     refuse_learned(graph)
@@ -127,10 +119,7 @@ def learning_graphs(run: ResolvedRun) -> Learning:
 
 
 def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> PooledModel:
-    """Make an encoder of nodes, a readout of each graph's rows, and a linear map of that.
-
-    Raises ConfigError, DataError or ResourceError.
-    """
+    """Make an encoder of nodes, a readout of each graph's rows, and a linear map of that."""
     settings, name = run.settings, run.settings.model
     for option, value in (("embedding_dim", settings.embedding_dim), ("predictor", settings.predictor)):
         if value is not None:
@@ -150,7 +139,7 @@ def build_graph_model(graphs: GraphSet, run: ResolvedRun, num_outputs: int) -> P
 
 
 def learning_of(run: ResolvedRun) -> Learning:
-    """Load the data of a run, check it and make the model; raises ConfigError, DataError or ResourceError."""
+    """Load the data of a run, check it and make the model."""
     if run.train.task in ("edge", "graph"):
         return learning_edges(run) if run.train.task == "edge" else learning_graphs(run)
     return learning(run)

@@ -73,7 +73,7 @@ class ProcessBatching:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def __call__(self, epoch: int, step: int) -> MiniBatch:
-        """Prepare the mini-batch of a step on the CPU; raises WorkerDiedError."""
+        """Prepare the mini-batch of a step on the CPU; WorkerDiedError if the worker has died."""
         worker = self._free.get()
         try:
             answer = self._ask(worker, epoch, step)

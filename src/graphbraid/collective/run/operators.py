@@ -297,7 +297,7 @@ class Operators:
 
     @classmethod
     def of(cls, context: Context) -> Operators:
-        """Make the operators registered for the context's device; raises ConfigError."""
+        """Make the operators registered for the context's device; ConfigError if it has none for a stage."""
         hardware = context.hardware
         context = dataclasses.replace(context, row_buffer=_row_buffer(context))
         own = None if hardware == "cpu" else find("batching", hardware)

@@ -241,7 +241,7 @@ def _transpose(w: CallWriter, at: int, a: SimpleNamespace) -> CppStatement:
 def write_messages(
     w: CallWriter, at: int, a: SimpleNamespace, function: str = "reduce_messages", more: str = ""
 ) -> CppStatement:
-    """Write messages. ``more`` is the form of the function's further fields; raises NotLoweredError."""
+    """Write messages; ``more`` is the form of the function's further fields."""
     if a.edges is not None or a.to_parameters is not None or len(a.parameters):
         raise NotLoweredError("synthesis", "messages read edge features or parameters", "rows and weights")
     a.width = a.parameters.shape[1]

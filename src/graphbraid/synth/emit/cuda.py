@@ -82,7 +82,7 @@ class GpuNeeds:
         return [body.replace("MESSAGE", name).splitlines() for body, name in self._names.items()]
 
     def message(self, steps: Tensor, numbers: Tensor, results: Tensor) -> str:
-        """Return the name of a message's type; raises NotLoweredError.
+        """Return the name of a message's type; NotLoweredError if it has heads, a softmax or parameters.
 
         Args:
             steps: ``(num_steps, 4)`` int64: a :class:`.MessageOp`, its two steps, and whether it is narrow.

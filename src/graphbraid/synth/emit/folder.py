@@ -100,7 +100,7 @@ def rendered(context: dict[str, Any], names: Iterable[str], plan: Mapping[str, T
 
 
 def write_folder(folder: str | os.PathLike[str], model: nn.Module, make: Callable[[], Sources]) -> Path:
-    """Make a program and write it, whole or not at all; return its folder; raises ResourceError."""
+    """Make a program and write it, whole or not at all; return its folder, which must not exist before."""
     require_absent(folder)
     made = make()
     with atomic_directory(folder) as temp:
@@ -141,7 +141,7 @@ def cuda_sources(kernels: Collection[str]) -> list[str]:
 
 
 def files_of(names: Iterable[str]) -> list[Path]:
-    """Return sources and the files that they include, sorted by name; raises ConfigError."""
+    """Return sources and the files that they include, sorted by name."""
     wanted = list(names)
     found: dict[str, Path] = {}
     while wanted:

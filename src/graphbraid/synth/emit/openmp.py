@@ -69,7 +69,7 @@ class PathTrial:
 
 
 def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
-    """Return the input paths that a program gets; raises ConfigError or NotLoweredError.
+    """Return the input paths that a program gets; ConfigError if it cannot have one that is asked for.
 
     Args:
         program: the program as it was read from the model.

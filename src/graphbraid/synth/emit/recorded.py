@@ -64,7 +64,7 @@ class Recording:
 
 
 class RecordedStep(PlannedStep):
-    """A planned step on the host that can be recorded; raises KernelError or NotLoweredError.
+    """A planned step on the host that can be recorded; KernelError without compiled kernels.
 
     Args:
         request: the step to plan. With ``comm``, it is the step of one of several ranks. No transfer begins
@@ -157,7 +157,7 @@ class Standing:
 
 
 def record(step: RecordedStep, model: nn.Module) -> Standing:
-    """Record a step and find the memory that no step changes; raises NotLoweredError."""
+    """Record a step and find the memory that no step changes."""
     with in_mode(model, training=step.request.training), _statistics_kept(model):
         step.allocate()
         step.forward()

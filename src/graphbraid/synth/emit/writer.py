@@ -56,7 +56,7 @@ def whole(lowered: Lowered, read: Program) -> RankShare:
 
 
 def share_of(lowered: Lowered, read: Program, partition: Partition, rank: int) -> RankShare:
-    """Return the share of one of several ranks; see :func:`whole`; raises NotLoweredError or ConfigError."""
+    """Return the share of one of several ranks; see :func:`whole`."""
     mine = distribute(lowered, partition, rank)
     program, blocks = divided(*lower_for_evaluation(lowered, read), partition, rank)
     nodes = blocks[-1].after()[1]

@@ -48,7 +48,7 @@ class OwnAggregation:
 
 
 def aggregation_of(function: syntax.Function) -> OwnAggregation:
-    """Check an own layer and return its aggregation; raises ProgramError."""
+    """Check an own layer and return its aggregation; ProgramError at its first mistake."""
     return _Layer(function).aggregation()
 
 

@@ -223,7 +223,7 @@ _TYPES = ("int", "float", "bool", "String", "Graph", "GNN", "container", "propNo
 
 
 def parse(text: str) -> syntax.Function:
-    """Parse a program without checks of its names and types; raises ProgramError."""
+    """Parse a program without checks of its names and types; ProgramError at the first wrong token."""
     if len(text) > MOST_CHARACTERS:
         raise ProgramError(None, f"a program of more than {MOST_CHARACTERS:,} characters")
     tokens, notes = closed(_tokens(text))

@@ -35,10 +35,7 @@ def nodes_to_embed(
     node_type: str | None = None,
     nodes: Tensor | Sequence[int] | None = None,
 ) -> tuple[str | None, Tensor]:
-    """Return the type whose nodes get rows, None where there are no types, and the ids of ``nodes`` in it.
-
-    Raises ConfigError.
-    """
+    """Return the type whose nodes get rows, None where there are no types, and the ids of ``nodes`` in it."""
     graph = runner.graph
     if config.task == "graph":
         raise ConfigError("embed is for models of nodes and of links; this one returns rows of graphs.")
@@ -265,8 +262,6 @@ def _tried(runner: ModelRunner) -> tuple[list[_Call], MiniBatch]:
 
 def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapping[str, Any]) -> None:
     """Write rows chunk by chunk, so that memory holds one chunk: ``.npy``, or ``.parquet`` with columns.
-
-    Raises ConfigError, MissingPackageError or ResourceError.
 
     Args:
         path: the file; an earlier one is replaced once the new one is whole.

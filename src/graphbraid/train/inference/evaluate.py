@@ -71,7 +71,7 @@ def score(
     task: Task,
     metrics: Kinds,
 ) -> dict[str, float]:
-    """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk; raises ConfigError.
+    """Return the loss and metrics of labelled ``nodes``, accumulated chunk by chunk.
 
     Of a model of links, ``nodes`` are positions of links.
     """
@@ -150,10 +150,7 @@ def _sampled_chunks(
 
 
 def node_ids(of: Graph | NodeSet, nodes: Tensor | Sequence[int] | None) -> Tensor:
-    """Return node ids, or those that a bool mask marks, as ``(n,)`` int64 on the CPU; None is all nodes.
-
-    Raises ConfigError or DataError.
-    """
+    """Return node ids, or those that a bool mask marks, as ``(n,)`` int64 on the CPU; None is all nodes."""
     if nodes is None:
         return torch.arange(of.num_nodes)
     given = as_tensor(nodes, "nodes")

@@ -31,10 +31,7 @@ class TopLinks(NamedTuple):
 def link_scores(
     runner: ModelRunner, config: TrainConfig, links: object, relation: object, mode: EvalMode
 ) -> Tensor:
-    """Return the scores of pairs of nodes given by a caller, ``(num_links,)`` float32 on the CPU.
-
-    Raises ConfigError or DataError.
-    """
+    """Return the scores of pairs of nodes given by a caller, ``(num_links,)`` float32 on the CPU."""
     runner = _of_links(runner, "predict_links")
     pairs = _as_whole(links, "links", "a (2, num_links) list of node ids")
     if pairs.ndim != 2 or pairs.shape[0] != 2 or not pairs.shape[1]:
@@ -60,10 +57,7 @@ def top_links(
     sources: bool,
     known: bool,
 ) -> TopLinks:
-    """Return the ``k`` likeliest destinations (``sources``: sources) of links of nodes given by a caller.
-
-    Raises ConfigError, DataError or ResourceError.
-    """
+    """Return the ``k`` likeliest destinations (``sources``: sources) of links of nodes given by a caller."""
     runner = _of_links(runner, "top_links")
     ends = runner.data.ends
     given = _as_whole(nodes, "nodes", "a list of node ids")

@@ -160,7 +160,7 @@ USUAL: dict[AnyTaskName, tuple[str, ...]] = {
 
 
 def metric_kinds(task: Task, wanted: Sequence[str | Metric | MetricCollection] | None) -> Kinds:
-    """Return the metrics to compute, by name: those wanted, or the task's usual ones; raises ConfigError.
+    """Return the metrics to compute, by name: those wanted, or the task's usual ones.
 
     A metric of torchmetrics has the name of its class; those of a ``MetricCollection`` have its names.
     """
@@ -333,7 +333,7 @@ THRESHOLD: Kinds = {"threshold": MetricKind(make=lambda _: BinaryThreshold())}
 
 
 def check_threshold(task: Task, positive: Tensor, split: str) -> None:
-    """Check that a threshold can be chosen; raises ConfigError or DataError.
+    """Refuse a task that needs no threshold, or labels that are all the same.
 
     Args:
         task: the task.
@@ -385,7 +385,7 @@ class Scores:
             metric.update(*_for(metric, predictions, targets))
 
     def compute(self) -> dict[str, float]:
-        """Return the mean loss and every metric; raises ConfigError.
+        """Return the mean loss and every metric; ConfigError if one of the caller's own gives no number.
 
         A metric that the rows do not define is NaN: R2 of a single row, AUROC if each class has all rows or
         none, and average precision if no class counts.

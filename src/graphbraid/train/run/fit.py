@@ -391,7 +391,7 @@ class Saving:
         self.log = RunLog(self._folder.path, self._columns())
 
     def go_on(self) -> None:
-        """Continue the run from the folder's last checkpoint; raises ConfigError or DataError."""
+        """Continue the run from the folder's last checkpoint."""
         self._load(self._folder)
         if self._folder is not None:
             self._describe(self._folder)

@@ -55,10 +55,7 @@ class HotSharing:
             self._pass(group)
 
     def open(self) -> None:
-        """Share the rows, if any rank has some; all ranks that train together call it together.
-
-        Raises RankError or ResourceError.
-        """
+        """Share the rows, if any rank has some; all ranks that train together call it together."""
         comm, rows = self._comm, self._trainer.runner.rows
         tiers = rows if isinstance(rows, TieredFeatures) and rows.hot is not None else None
         if not any(comm.gather(tiers is not None)):

@@ -322,7 +322,7 @@ class RunRanks:
         return score_by_ranks(self._comm, runner, config, nodes, mode, task=task, metrics=metrics)
 
     def check_replicas(self) -> None:
-        """Check that all ranks hold the same parameters, to the bit; raises RankError."""
+        """Raise RankError unless all ranks hold the same parameters, to the bit."""
         digest = xxhash.xxh3_128()
         for parameter in self._trainer.runner.model.parameters():
             digest.update(_bytes_of(parameter))

@@ -79,8 +79,6 @@ class RunParts:
 def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> RunParts:
     """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``trainer``.
 
-    Raises ConfigError, DataError or ResourceError.
-
     Args:
         trainer: the trainer, whose last run is forgotten.
         former: folder of the run that this one continues. If None, the run starts anew.
@@ -185,7 +183,7 @@ def _val_nodes(trainer: Trainer) -> Tensor | None:
 
 
 def check_fanouts(model: nn.Module, config: TrainConfig) -> None:
-    """Check that there is one fanout per layer, if the model has ``num_layers``; raises ConfigError."""
+    """Refuse another number of fanouts than the model has layers, if it says how many."""
     if config.task == "graph":  # nothing is drawn
         return
     layers = module_traits.num_layers(model)

@@ -23,10 +23,7 @@ from graphbraid.train.step.runner import ModelRunner
 
 
 def check_optimizer(found: Mapping[str, Any], optimizer: Optimizer, path: Path) -> None:
-    """Check that an optimizer can continue from the state of one that a checkpoint holds.
-
-    Raises ConfigError or DataError.
-    """
+    """Check that an optimizer can continue from the state of one that a checkpoint holds."""
     own, groups = optimizer.state_dict()["param_groups"], found["param_groups"]
     named = [set(group) for group in groups], [set(group) for group in own]
     params = [group["params"] for group in groups], [group["params"] for group in own]
@@ -73,7 +70,7 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 
 
 def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
-    """Read a checkpoint onto the CPU, as tensors and plain values only; raises ConfigError or DataError.
+    """Read a checkpoint onto the CPU; ConfigError if there is none, DataError if it is damaged.
 
     Args:
         path: path of the file.
@@ -98,7 +95,7 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
 def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
     """Load this rank's share of the learned rows of a checkpoint, if the model has some.
 
-    All ranks call it together. Raises ConfigError or DataError.
+    All ranks call it together.
 
     Args:
         runner: the model, with its rows.

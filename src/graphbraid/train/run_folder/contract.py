@@ -62,7 +62,7 @@ class Contract(FileModel):
         """Return ``graph`` with types, columns and classes as they were when the model was trained.
 
         They are matched by name where both sides have names. Columns that the model does not know are left
-        out. The graph itself is returned if all is in order. Raises DataError or ResourceError.
+        out. The graph itself is returned if all is in order.
 
         Args:
             graph: the graph to predict.
@@ -130,7 +130,7 @@ learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
 
 
 def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
-    """Return a graph with types, columns and classes in the order that the model learned; raises DataError.
+    """Return a graph with types, columns and classes in the order that the model learned.
 
     Args:
         model: the model.
@@ -320,10 +320,7 @@ def _identity_of_types(types: Types) -> dict[str, Any]:
 def check_same(
     found: Mapping[str, Any], model: nn.Module, graph: Mapping[str, Any], config: TrainConfig, path: object
 ) -> None:
-    """Check that the checkpoint ``found`` is of the given model, graph (given by its identity) and config.
-
-    Raises ConfigError or DataError.
-    """
+    """Check that the checkpoint ``found`` is of the given model, graph (given by its identity) and config."""
     check_same_model(found["model_identity"], model, path)
     before, now = ({**one["contract"], **one} for one in (found["graph_identity"], graph))
     for key in {**now, **before}:
@@ -339,7 +336,7 @@ def check_same(
 
 
 def check_same_model(found: Mapping[str, Any], model: nn.Module, path: object) -> None:
-    """Check that the identity ``found`` is that of the given model; raises ConfigError."""
+    """Refuse another model than that of the identity ``found``."""
     now = model_identity(model)
     if found["class"] != now["class"]:
         raise ConfigError(f"{path} holds a {found['class']}; the model given is a {now['class']}.")

@@ -60,7 +60,7 @@ PLAN = "plan.json"
 
 
 def kept_evidence(folder: Path) -> Evidence | None:
-    """Return the evidence by which a run was lowered; None if it was not; raises DataError."""
+    """Return the evidence by which a run was lowered; None if it was not; DataError if it is damaged."""
     from graphbraid.fullgraph import Evidence
 
     file = folder / LOWERING
@@ -134,10 +134,7 @@ class RunFolder:
         self._is_new = self._was_empty = self._is_locked = False
 
     def __enter__(self) -> RunFolder:
-        """Create the folder, lock it and remove half-written files of a killed process.
-
-        Raises ConfigError or ResourceError.
-        """
+        """Create the folder, lock it and remove half-written files of a killed process."""
         self._refuse_the_users()
         self._is_new = not self.path.exists()
         self._was_empty = self._is_new or not any(self.path.iterdir())
@@ -230,7 +227,7 @@ class RunFolder:
             temporary.write_text(json.dumps(sealed(content), indent=2) + "\n", encoding="utf-8")
 
     def _refuse_the_users(self) -> None:
-        """Check that the folder is empty or holds a run; raises ConfigError or ResourceError."""
+        """Refuse a folder that is not empty and holds no run, or that cannot be read."""
         try:
             held = sorted(self._names())
         except FileNotFoundError:
@@ -310,7 +307,7 @@ class RunFolder:
 def read_json(file: Path) -> dict[str, Any]:
     """Read one of a run's JSON files; one without a checksum, such as a user's own, is not verified.
 
-    Raises DataError or ResourceError.
+    ResourceError if it cannot be read, DataError if it is damaged.
     """
     try:
         content = json.loads(read_text(file))
@@ -327,7 +324,7 @@ def read_json(file: Path) -> dict[str, Any]:
 
 
 def read_config(run: Path) -> dict[str, Any]:
-    """Read the ``config.json`` of the run in a folder; raises ConfigError, DataError or ResourceError."""
+    """Read the ``config.json`` of the run in a folder; ConfigError if it holds none."""
     if run.is_file():
         raise ConfigError(f"{run} is a file; name the folder a run left")
     if not (run / CONFIG).is_file():

@@ -78,7 +78,7 @@ class GraphLoader(AbstractContextManager["GraphLoader"]):
 
 
 class GraphsRunner(ModelRunner):
-    """A runner of a model that returns one row per graph; raises ConfigError.
+    """A runner of a model that returns one row per graph.
 
     It is called by the names of its parameters: ``x``, ``edge_index``, ``batch`` and other attributes of the
     graphs, or with PyG's ``Batch``. It runs as :func:`graphbraid.compile` runs it, where the lowered model is

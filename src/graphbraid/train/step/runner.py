@@ -541,7 +541,7 @@ def missing_in_batches(what: str) -> NoReturn:
 
 @contextmanager
 def unwritten(x: Any) -> Iterator[None]:
-    """Refuse a model that writes over the features ``x`` that it is called with; raises DataError."""
+    """Refuse a model that writes over the features ``x`` that it is called with."""
     has_version = isinstance(x, Tensor) and not x.is_inference()
     before = x._version if has_version else 0
     yield
@@ -595,10 +595,7 @@ def pipeline_of(graph: Graph, of_edges: Collection[str] = ()) -> Callable[..., H
 
 
 def learned_type(graph: Graph, node_type: str | None) -> str:
-    """Return the node type whose labels are learned: the one given, or the only one that has some.
-
-    Raises ConfigError or DataError.
-    """
+    """Return the node type whose labels are learned: the one given, or the only one that has some."""
     labelled = [one for one in graph.node_types if graph.nodes_of(one).y is not None]
     if node_type is None:
         if len(labelled) == 1:

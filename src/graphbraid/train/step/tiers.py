@@ -27,8 +27,6 @@ def make_tiers(
 ) -> HostTiers | None:
     """Make the tiers of ``config.host`` and ``config.hot``, filled with the most read rows and lists.
 
-    Raises DataError, ConfigError or ResourceError.
-
     Args:
         graph: whose rows and lists are placed.
         config: options of the run.

@@ -94,7 +94,7 @@ class LinkTimes:
         return self.links[positions] - 1
 
     def check_after(self, positions: Tensor) -> None:
-        """Check that links are later than all messages, which an evaluation reads; raises ConfigError."""
+        """Refuse links that are not later than all messages, which an evaluation reads."""
         time = self.messages.time
         early = self.links[positions] <= (int(time.max()) if time.numel() else -1)
         if bool(early.any()):
@@ -106,7 +106,7 @@ class LinkTimes:
 
 
 def stored_times(graph: Graph, relation: Tensor | None, place: Tensor | None) -> StoredTimes:
-    """Return the times of a graph's stored edges; raises ConfigError or DataError.
+    """Return the times of a graph's stored edges; ConfigError if an edge has none, DataError if not finite.
 
     Args:
         graph: the graph.
@@ -226,7 +226,7 @@ class LinkData:
 
     @classmethod
     def of(cls, graph: Graph, config: TrainConfig) -> LinkData:
-        """Read a graph; raises ConfigError or DataError.
+        """Return the links of a graph, their splits and the edges that carry messages.
 
         Links are the edges that the graph's ``edge_splits`` name. If there are none, all edges are links and
         ``config.link_splits`` of the pairs of nodes are drawn for validation and test, with all edges that
@@ -321,7 +321,7 @@ class LinkData:
 
 
 def _in_list_order(graph: Graph, learned: EdgeType, relation: Tensor, place: Tensor) -> Tensor:
-    """Return the stored edges of a relation in the order of its list; raises DataError."""
+    """Return the stored edges of a relation in the order of its list; DataError if they were edited."""
     number = graph.edge_types.index(learned)
     stored = ((relation == number) & (place >= 0)).nonzero().flatten()
     if stored.numel() != graph.edges_of(learned).num_edges:
@@ -337,7 +337,7 @@ def _edge_labels(edges: EdgeSet, ends: Tensor, drawn: Mapping[str, Tensor]) -> E
 
 
 def relation_learned(graph: Graph, config: TrainConfig) -> EdgeType | None:
-    """Return the relation whose links are learned; None if those of all relations are; raises ConfigError."""
+    """Return the relation whose links are learned; None if those of all relations are."""
     known, wanted = graph.edge_types, config.link_relation
     names = [",".join(one) for one in known]
     if wanted is not None:

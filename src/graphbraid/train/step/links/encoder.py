@@ -73,9 +73,10 @@ class NodeEncoderRunner(ModelRunner):
 
 
 class EncoderRunner(NodeEncoderRunner):
-    """A runner of an encoder over the edges that carry messages; raises ConfigError or DataError.
+    """A runner of an encoder over the edges that carry messages.
 
-    It is called as :class:`ModelRunner` calls a model; ``edge_type`` is the relation of each edge.
+    It is called as :class:`ModelRunner` calls a model; ``edge_type`` is the relation of each edge. Encoders
+    that take what the graph lacks, or that would see the future of links with times, are refused.
     """
 
     def __init__(self, encoder: nn.Module, data: LinkData, place: ModelPlace) -> None:
