@@ -27,7 +27,7 @@ from graphbraid.loader.auto_tiers import tiers_of
 from graphbraid.loader.batch_loader import BatchLoader
 from graphbraid.loader.keywords import NEIGHBOR_ORDER, NeighborKeywords, names_in
 from graphbraid.loader.options import REFUSED, LoaderOptions, check_others, refuse_one_type_only
-from graphbraid.loader.sources import FollowedData, SeedNodes, as_ids, as_input_id, as_seeds, check_ids
+from graphbraid.loader.sources import DataTracker, SeedNodes, as_ids, as_input_id, as_seeds, check_ids
 from graphbraid.loader.times import read_times, seed_times
 from graphbraid.sampling.batch_seeds import SeedSource, TreeSeeds
 from graphbraid.sampling.config import SUBGRAPH_TYPES, SeedSchedule, as_subgraph_type
@@ -117,8 +117,8 @@ class PyGLoaderBase(DataLoader[Any]):
         as_subgraph_type(given.get("subgraph_type"), self.subgraph_types)
         own = {name: value for name, value in given.items() if name in self.takes}
         options = LoaderOptions(**own | fixed)
-        self._followed = FollowedData(options.weight_attr)
-        source = self._followed.read(data)
+        self._tracker = DataTracker(options.weight_attr)
+        source = self._tracker.read(data)
         if source.graph.is_typed:
             refuse_one_type_only(options)
         source = dataclasses.replace(source, lists=options.topology)
@@ -272,7 +272,7 @@ class PyGLoaderBase(DataLoader[Any]):
 
     def _read_again(self) -> None:
         """Read ``loader.data`` again if an attribute was set or deleted since."""
-        source = self._followed.changed(self.data, self.graph)
+        source = self._tracker.changed(self.data, self.graph)
         if source is None:
             return
         seeds = None

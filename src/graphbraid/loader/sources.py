@@ -101,7 +101,7 @@ def completed(source: BatchSource, *, src_degree: bool, takes_all: bool) -> Batc
     return dataclasses.replace(source, src_degree=degree, src_loop=loop)
 
 
-class FollowedData:
+class DataTracker:
     """Reads a loader's data again once attributes were set or deleted.
 
     PyG's loaders read their data for each batch. Attributes are therefore compared by identity.

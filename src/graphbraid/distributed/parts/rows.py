@@ -330,7 +330,7 @@ class PartRows(NamedTuple):
         for name, shape in expected.items():
             values, is_held = arrays.get(name), name == "first_edge" or name in shared.marks
             if is_held and (values is None or tuple(values.shape) != shape):
-                raise _misfit(folder, name, values, f"{shape}")
+                raise _shape_error(folder, name, values, f"{shape}")
         if shared.lists == "whole":
             return
         num_src = max(graph.num_nodes, 1)
@@ -343,9 +343,9 @@ class PartRows(NamedTuple):
                 if (name := f"edge{one.number}_attr") in shared.marks:
                     edges, attr = int(self.lists_of(one.number)[1][-1]), arrays.get(name)
                     if attr is None or attr.ndim != 2 or attr.shape[0] != edges:
-                        raise _misfit(folder, name, attr, f"{edges} rows")
+                        raise _shape_error(folder, name, attr, f"{edges} rows")
 
 
-def _misfit(folder: Path, name: str, values: Tensor | None, needed: str) -> DataError:
+def _shape_error(folder: Path, name: str, values: Tensor | None, needed: str) -> DataError:
     got = "is missing" if values is None else f"has shape {tuple(values.shape)}"
     return DataError(f"{folder}: {name} {got}, and must have {needed}; partition again")

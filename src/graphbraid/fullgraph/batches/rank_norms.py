@@ -76,7 +76,7 @@ class RankNorms(TorchFunctionMode):
 
     def begin(self) -> None:
         """Begin a batch on all ranks together; some of these may have no seeds of it."""
-        self.misfit = ""
+        self.why_not = ""
         """Why a normalisation of this batch differs from one rank's; empty if none does."""
         self._chain = torch.zeros((), requires_grad=True)
 
@@ -130,8 +130,8 @@ class RankNorms(TorchFunctionMode):
             ConfigError: a normalisation differs from one rank's.
         """
         self.end()
-        if self.misfit:
-            raise ConfigError(f"several ranks cannot normalise together: {self.misfit}")
+        if self.why_not:
+            raise ConfigError(f"several ranks cannot normalise together: {self.why_not}")
         return loss + self._chain.to(loss)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -141,7 +141,7 @@ class RankNorms(TorchFunctionMode):
             if (norm := next(known, None)) is not None:
                 is_own = all(kwargs[name] is getattr(norm, name) for name in ("weight", "bias"))
                 if not is_own and not is_parametrized(norm):  # which computes them anew at each call
-                    self.misfit = "its weights are not those of the module with its running statistics"
+                    self.why_not = "its weights are not those of the module with its running statistics"
                 return self._normalised(norm, args[0], 0, kwargs["momentum"], None)
         if func is normalised and args[1] in self.modules and args[1].training:
             x, norm, node_type = args
@@ -177,15 +177,15 @@ class RankNorms(TorchFunctionMode):
         return out
 
     def _rows_counted(self, x: Tensor, node_type: int) -> Tensor:
-        """Return which rows count here. If that is not known, all do, and :attr:`misfit` says why."""
+        """Return which rows count here. If that is not known, all do, and :attr:`why_not` says why."""
         if not torch.is_grad_enabled() or _top_saved_tensors_default_hooks(True) is not None:
-            self.misfit = "a checkpoint computes it once more in the backward pass"
+            self.why_not = "a checkpoint computes it once more in the backward pass"
         num_types = len(self._rows)
         found = self._rows[node_type - 1] if node_type else self._rows[0] if num_types == 1 else {}
         if x.ndim == 2 and (here := found.get(x.shape[0])) is not None:
             return here.to(x.device)
         what = "rows of some node type" if num_types > 1 else f"rows of shape {tuple(x.shape)}"
-        self.misfit = f"the model normalises {what}, which may not be the first nodes of a batch"
+        self.why_not = f"the model normalises {what}, which may not be the first nodes of a batch"
         return torch.ones(x.shape[:1], dtype=torch.bool, device=x.device)
 
     def _counted(self, keys: Tensor, hops: Tensor) -> Tensor:

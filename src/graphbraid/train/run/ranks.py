@@ -412,7 +412,7 @@ def shares_agree(
             repeats = divided.shards.ranks.all_reduce(repeats, "max").wait()
         if repeats:
             agrees |= not agree(all_, outputs(ALONE))
-        return agrees and (norms is None or not norms.misfit)
+        return agrees and (norms is None or not norms.why_not)
 
 
 @contextlib.contextmanager
