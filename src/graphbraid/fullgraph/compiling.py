@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
-from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm, call_of_batch, call_with
+from graphbraid.fullgraph.batches.call_forms import BatchForm, call_of_batch, call_with
+from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.device import Device, device_for

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import accumulate
-from types import NoneType
 from typing import Any
 
 import torch
@@ -26,21 +25,15 @@ from graphbraid.fullgraph.reading.calling import (
     EDGES,
     EDGES_TARGET,
     NUM_NODES,
-    WEIGHTS,
     WEIGHTS_TARGET,
     Calling,
-    CallValues,
     Given,
     X,
-    argument_named,
-    calling_of,
-    is_simple,
     node_type_of,
     only_node_type,
-    parameters_of,
 )
 from graphbraid.fullgraph.reading.exact import is_plain
-from graphbraid.fullgraph.reading.matrices import MatrixKind, entries_of_matrix, is_matrix
+from graphbraid.fullgraph.reading.matrices import entries_of_matrix, is_matrix
 from graphbraid.fullgraph.reading.row_dependence import rows_to_try
 from graphbraid.graph import EdgeType
 from graphbraid.graph.csc import Csc
@@ -48,17 +41,10 @@ from graphbraid.graph.interop.pyg import stored_of
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, placed
 from graphbraid.nn.rgcn import relations_of
 from graphbraid.sampling.minibatch.mini_batch import MiniBatch
-from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE
 from graphbraid.sampling.sample import Sampled, SampledEdges
 
-_OF_LOADERS = frozenset(
-    "batch_size input_id epoch step num_sampled_nodes num_sampled_edges".split()  # noqa: SIM905
-)
-"""Attributes that loaders add to a batch. PyG's models take ``batch_size`` for a number of graphs."""
 _FEW_EDGES, _CPU = 1 << 13, torch.device("cpu")
 """Number of edges of a batch up to which sorting them again takes less time than looking for sorted ones."""
-_OTHER_SEEDS = frozenset({"edge_label_index", "src_index", "root_n_id"})
-"""Attributes of batches whose seeds are links, or stand at the first row of each tree."""
 
 
 @dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
@@ -81,7 +67,7 @@ class BatchCall:
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
     shared: tuple[Any, ...] = ()
-    """:func:`_shared_of` the call, if it is known."""
+    """:func:`shared_of` the call, if it is known."""
     drawn: Sampled | None = None
     """The sample that graphbraid's sampler drew for the batch; None if edges may be others than drawn."""
     is_bare: bool = False
@@ -91,7 +77,7 @@ class BatchCall:
 
     def __post_init__(self) -> None:
         self.sampled = (
-            None if _is_of_pyg(self.batch, self.given) else getattr(self.batch, "sampled_edges", None)
+            None if is_of_pyg(self.batch, self.given) else getattr(self.batch, "sampled_edges", None)
         )
         self.drawn = None if self.sampled is None else self.drawn
 
@@ -180,7 +166,7 @@ class BatchCall:
     @property
     def _others(self) -> frozenset[str]:
         """The names of the arguments that the model takes beside rows and edges."""
-        self.shared = self.shared or _shared_of(self.calling, self.given)
+        self.shared = self.shared or shared_of(self.calling, self.given)
         found: frozenset[str] = self.shared[-1]
         return found
 
@@ -229,7 +215,7 @@ class BatchCall:
         """The key of the call's program: calls with equal signatures run one program."""
         given, widths = self.given, tuple(self._widths().items())
         of_edges = given.weights, given.edge_channels, given.matrix, given.simple
-        shared = self.shared or _shared_of(self.calling, given)
+        shared = self.shared or shared_of(self.calling, given)
         return shared, *of_edges, self.seed_type, widths, self.edge_types
 
     def described(self) -> Given:
@@ -448,7 +434,7 @@ class BatchCall:
         )
 
 
-def _shared_of(calling: Calling, given: Given) -> tuple[Any, ...]:
+def shared_of(calling: Calling, given: Given) -> tuple[Any, ...]:
     """Return the part of a signature that calls of one form share; it ends with their ``_others``."""
     taken = {*calling.roles}
     taken |= given.held if DATA in taken else set()
@@ -478,7 +464,7 @@ def _of_blocks(
     return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1], source=ends[0], destination=ends[1])
 
 
-def _is_of_pyg(batch: Any, given: Given) -> bool:
+def is_of_pyg(batch: Any, given: Given) -> bool:
     """Return whether a batch is PyG's ``HeteroData``, whose attributes take long to look up."""
     return given.typed and batch is not None and not isinstance(batch, MiniBatch)
 
@@ -507,213 +493,3 @@ def _hops_of(batch: Any, num_nodes: Mapping[str, int], *, typed: bool) -> list[l
     hops = [list(accumulate(map(int, one))) for one in counts]
     fits = all(of_type[-1] == count for of_type, count in zip(hops, num_nodes.values(), strict=True))
     return hops if fits else []
-
-
-# ---- calls with tensors
-
-
-def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -> BatchCall:
-    """Return the call ``model(*args, **named)``.
-
-    Raises:
-        NotLoweredError: an argument has no parameter of its own.
-    """
-    parameters = parameters_of(model)
-    if len(args) > len(parameters) or any(p.kind is p.KEYWORD_ONLY for p in parameters[: len(args)]):
-        raise NotLoweredError("forward", "it is called with arguments that have no parameter of their own")
-    places = {p.name: place for place, p in enumerate(parameters)}
-    given_to = {p.name: value for p, value in zip(parameters, args, strict=False)}
-    if unknown := [name for name in named if name not in places or name in given_to]:
-        raise NotLoweredError("forward", f"it is called with {unknown[0]!r}, which no parameter takes once")
-    given_to |= named
-    defaults = {p.name: p.default for p in parameters}
-    given_to = {name: v for name, v in given_to.items() if v is not None or defaults[name] is not None}
-    values: dict[str, Any] = {}
-    positional, by_name = list[str](), dict[str, str]()
-    for name, value in given_to.items():
-        is_by_type = isinstance(value, Mapping)
-        what = argument_named(name.removesuffix(BY_TYPE) if is_by_type else name, places[name])
-        lists = [*value.values()] if is_by_type else [value]
-        if what == ADJACENCY and all(map(is_plain, lists)) and EDGES not in values:
-            what = EDGES  # PyG's layers take an edge list in the place of a matrix
-        elif what == EDGES and lists and all(map(is_matrix, lists)):
-            what = ADJACENCY
-        what = name if what is None or what in values else what
-        values[what] = value
-        if places[name] == len(positional) and name not in named:
-            positional.append(what)
-        else:
-            by_name[name] = what
-    calling = Calling(tuple(positional), by_name)
-    by_relation: Any = values.get(ADJACENCY if ADJACENCY in values else EDGES)
-    typed = isinstance(values.get(X), Mapping) and isinstance(by_relation, Mapping)
-    if typed and not all(type(one) is tuple and len(one) == 3 for one in by_relation):
-        raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
-    flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
-    given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
-    taken = [] if typed else list(values)
-    given = _with_edges(given, values, taken, calling, model)
-    return BatchCall(calling=calling, values=values, given=given)
-
-
-# ---- calls with batches
-
-
-def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) -> BatchCall:
-    """Return the call of a model on a batch, with its attributes by the names of ``forward``'s parameters.
-
-    Args:
-        model: the model.
-        batch: a :class:`.MiniBatch`, or PyG's ``Data``, ``Batch`` or ``HeteroData``.
-        callings: how batches with the same attributes were called before; written.
-
-    Raises:
-        ConfigError: a parameter without a default matches no attribute.
-    """
-    typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
-    if typed and not isinstance(batch, MiniBatch):
-        names = sorted({key for store in batch.stores for key in store._mapping})
-    else:
-        names = batch.keys()
-    key = type(batch), typed, _forward_of(model), *names
-    if (form := callings.get(key)) is None:
-        form = callings[key] = _form_of(model, batch, names, typed=typed)
-    calling, given, held, taken, shared = form
-    values = CallValues(partial(_of_batch, batch, typed))
-    seed_type, num_seeds, drawn = None, None, None if _is_of_pyg(batch, given) else _drawn(batch)
-    if isinstance(batch, MiniBatch) or "input_id" in held:
-        seed_type, num_seeds = _seeds_of(batch, held, drawn, typed=typed)
-    return BatchCall(
-        calling=calling,
-        values=values,
-        given=_with_edges(given, values, taken, calling, model) if taken else given,
-        batch=batch,
-        seed_type=seed_type,
-        num_seeds=num_seeds,
-        trims=num_seeds is not None,
-        shared=shared,
-        drawn=drawn,
-        is_bare=not (typed or taken),
-    )
-
-
-BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], tuple[Any, ...]]
-"""How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
-attributes, the call's weights and features of edges, or its matrix, and :func:`_shared_of` the call."""
-
-
-def _forward_of(model: nn.Module) -> tuple[Any, ...]:
-    """Return the function that takes a model's arguments; of a wrapper, also that of the wrapped module."""
-    function = getattr(model.forward, "__func__", model.forward)
-    code, children = getattr(function, "__code__", None), list(model._modules.values())
-    is_wrapper = code is not None and code.co_argcount <= 1 and len(children) == 1
-    return function, *(_forward_of(children[0]) if is_wrapper and children[0] is not None else ())
-
-
-def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:
-    held = frozenset(name.removesuffix(BY_TYPE) if typed else name for name in names)
-    is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
-    keys = held - _OF_LOADERS if is_sampled else held
-    made = {EDGES, DATA} if typed else {EDGES, NUM_NODES, DATA}
-    given = Given(
-        names=keys | made,
-        held=keys,
-        data_class=None if isinstance(batch, MiniBatch) else type(batch),
-        typed=typed,
-    )
-    calling = calling_of(model, given)
-    takes_all = calling.takes(DATA)
-    taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
-    taken = (() if typed else taken) + ((ADJACENCY,) if given.takes_matrix(calling) else ())
-    return calling, given, held, taken, _shared_of(calling, given)
-
-
-def _seeds_of(
-    batch: Any, held: frozenset[str], drawn: Sampled | None, *, typed: bool
-) -> tuple[str | None, int | None]:
-    """Return the type of the seeds, whose rows are the first of theirs, and their number.
-
-    The number is None if the seeds' rows are not the first, or if the seeds are links.
-    """
-    if not held.isdisjoint(_OTHER_SEEDS):
-        return None, None
-    if typed and not isinstance(batch, MiniBatch):
-        stores = ((one, store._mapping) for one, store in batch.node_items())
-        sizes = [
-            (one, int(of["batch_size"])) for one, of in stores if "input_id" in of and "batch_size" in of
-        ]
-        return sizes[0] if len(sizes) == 1 else (None, None)
-    if drawn is None and "batch_size" not in held:
-        return None, None
-    number = list(batch.n_id_dict).index(batch.input_type) if typed else 0
-    if drawn is not None and drawn.nodes_by_type[number][0] != batch.input_id.numel():
-        return None, None  # a batch of clusters
-    return batch.input_type if typed else None, int(batch.batch_size)
-
-
-def _drawn(batch: Any) -> Sampled | None:
-    """Return the sample that graphbraid's sampler drew for a batch; None for a batch of another loader."""
-    sampled = getattr(batch, "sampled", None)
-    if isinstance(sampled, MiniBatch):  # of a batch that is PyG's Data
-        sampled = sampled.sampled
-    return sampled if isinstance(sampled, Sampled) else None
-
-
-def _with_edges(
-    given: Given, values: Mapping[str, Any], taken: Sequence[str], calling: Calling, model: nn.Module
-) -> Given:
-    """Say which values are numbers of edges, and which rows of features; or of what kind a matrix is."""
-    if given.takes_matrix(calling):
-        held = values[ADJACENCY]
-        return _with_matrices(given, held if given.typed else {ONLY_EDGE_TYPE: held}, model)
-    for what in taken:
-        value = values[what]
-        if what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
-            if value.ndim == 1:
-                given = replace(given, weights=given.weights or what)
-            elif value.ndim == 2 and what == EDGE_ATTR:
-                given = replace(given, edge_channels=int(value.shape[1]))
-    return given
-
-
-def _with_matrices(given: Given, matrices: Mapping[EdgeType, Any], model: nn.Module) -> Given:
-    """Say of what kind the matrices are. Say nothing if kinds differ, or if values learn or are rows."""
-    if not all(map(is_matrix, matrices.values())):
-        return given
-    weighted = False
-    for matrix in matrices.values():
-        values = stored_of(matrix)[-1]
-        # Values of a matrix in layout COO do not say themselves that they learn.
-        learns = any(getattr(one, "requires_grad", False) is True for one in (matrix, values))
-        if learns or (values is not None and values.ndim > 1):
-            return given
-        has_weights = values is not None and not (isinstance(matrix, Tensor) and bool((values == 1).all()))
-        weighted = weighted or has_weights
-    kinds = {MatrixKind.of(one, weighted=weighted) for one in matrices.values()}
-    if len(kinds) != 1:
-        return given
-    [kind], simple = kinds, False
-    if kind.merges or any(map(kind.differs_by_loops, model.modules())):
-        simple = all(_is_simple(one, matrix, weighted=weighted) for one, matrix in matrices.items())
-    return replace(given, matrix=kind, simple=simple)
-
-
-def _is_simple(edge_type: EdgeType, matrix: Any, *, weighted: bool) -> bool:
-    csc = RelationEdges.of_matrix(matrix, *map(int, (matrix.size(1), matrix.size(0))), weighted=weighted).csc
-    return csc is not None and is_simple(csc, within=edge_type[0] == edge_type[-1])
-
-
-def _of_batch(batch: Any, typed: bool, what: str) -> Any:
-    if what == DATA:
-        return batch.to_data() if isinstance(batch, MiniBatch) else batch
-    if typed and not isinstance(batch, MiniBatch):
-        stores = ((one, store._mapping) for one, store in (*batch.node_items(), *batch.edge_items()))
-        found = {one: of[what] for one, of in stores if what in of}
-        is_all = what == X or (what == EDGES and len(found) == len(batch.edge_types))
-        return found if is_all else batch.collect(what, allow_empty=True)
-    if what == CSC:
-        return batch.blocks if hasattr(batch, "blocks") else batch.edge_index
-    if not typed:
-        return getattr(batch, what)
-    # A copy, to which a forward may write. Without features in any type, a batch has no x_dict.
-    return dict(getattr(batch, what + BY_TYPE, {}) if what == X else batch[what + BY_TYPE])
