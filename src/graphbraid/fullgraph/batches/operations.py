@@ -20,14 +20,8 @@ from graphbraid.errors import ConfigError
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.batches.edges import BatchEdges, LevelEdges, Levels, RelationEdges
 from graphbraid.fullgraph.batches.fusing import BatchProgram
-from graphbraid.fullgraph.batches.segments import (
-    CALLS,
-    JoinedOps,
-    NativeSegment,
-    Parts,
-    narrowed,
-    operands_of,
-)
+from graphbraid.fullgraph.batches.joined_ops import CALLS, JoinedOps, narrowed, operands_of
+from graphbraid.fullgraph.batches.segments import NativeSegment, Parts
 from graphbraid.fullgraph.reading.relational import attend
 from graphbraid.fullgraph.step.features import joined_by_node
 from graphbraid.graph.csc import Csc
