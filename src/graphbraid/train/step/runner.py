@@ -346,10 +346,6 @@ class ModelRunner:
         """Return the context of the run's precision, for forward pass and loss."""
         return self._place.autocast()
 
-    def backward(self, loss: Tensor) -> None:
-        """Backpropagate."""
-        loss.backward()  # type: ignore[no-untyped-call]
-
     def outputs_of(self, batch: Batch) -> Tensor:
         """Return the outputs for the seeds of a batch of either kind, ``(batch_size, width)``."""
         if not isinstance(batch, WholeGraph):
@@ -388,12 +384,8 @@ class ModelRunner:
 
     def _called(self, batch: MiniBatch, values: CallValues) -> Any:
         """Return the rows of a mini-batch's seeds, or of all its nodes where the model runs as written."""
-        with self.masks_of(batch):
-            return self._run(batch, values)
-
-    def _run(self, batch: MiniBatch, values: CallValues) -> Any:
         if self.batches is None:
-            with self.over_ranks(batch):
+            with self.masks_of(batch), self.over_ranks(batch):
                 return self.calling.run(self.model, values)
         from graphbraid.fullgraph.batches.calls import BatchCall
 
@@ -408,7 +400,8 @@ class ModelRunner:
             drawn=batch.sampled,
             around=partial(self.over_ranks, batch),
         )
-        return self.batches.run(call)
+        with self.masks_of(batch):
+            return self.batches.run(call)
 
     @functools.cached_property
     def _given_of_edges(self) -> Given:

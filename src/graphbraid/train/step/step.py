@@ -450,7 +450,7 @@ class TrainStep:
             self._sums.before_last_backward()
         with self._clock.measure("backward"):
             part = share.weight * (share.num_seeds / num_seeds)
-            self._runner.backward(loss if part == 1.0 else loss * part)
+            (loss if part == 1.0 else loss * part).backward()  # type: ignore[no-untyped-call]
         return mean * share.weight * share.num_seeds
 
     def _mask_seeds(self, batch: Batch, key: int) -> AbstractContextManager[None]:
