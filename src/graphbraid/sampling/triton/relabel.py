@@ -44,11 +44,6 @@ class Table:
         self.slots = torch.full((num_nodes,), _UNTOUCHED, dtype=torch.int64, device=device)
         self.era = _NUM_ERAS
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes of device memory."""
-        return self.slots.nbytes
-
     def begin_batch(self) -> None:
         """Begin a new era, which makes the entries of earlier batches invalid."""
         if self.era == 0:

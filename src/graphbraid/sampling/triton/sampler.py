@@ -169,11 +169,6 @@ class TritonPipeline:
         weakref.finalize(self, _end_work, self._device).atexit = False
 
     @property
-    def table_bytes(self) -> int:
-        """Bytes of the table of local ids, 8 for each node of the graph."""
-        return self._table.nbytes
-
-    @property
     def list_counts(self) -> Tensor | None:
         """The sums that :meth:`list_reads` reads, ``(4,)`` int64 on the device. None if no list is hot."""
         return self._topology.reads
