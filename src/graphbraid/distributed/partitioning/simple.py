@@ -83,12 +83,9 @@ def spread(part_of: Tensor, nodes: Tensor, num_parts: int) -> None:
     low, high = int(sizes.min()), int(sizes.max()) + nodes.numel()
     while low < high:  # the least level up to which the parts hold all nodes
         level = (low + high) // 2
-        low, high = (low, level) if _room(sizes, level) >= nodes.numel() else (level + 1, high)
+        has_room = int((level - sizes).clamp(min=0).sum()) >= nodes.numel()
+        low, high = (low, level) if has_room else (level + 1, high)
     room = (low - sizes).clamp(min=0)
     excess = int(room.sum()) - nodes.numel()
     room[room.nonzero().squeeze(1)[:excess]] -= 1
     part_of[nodes] = torch.arange(num_parts, dtype=torch.int32).repeat_interleave(room)
-
-
-def _room(sizes: Tensor, level: int) -> int:
-    return int((level - sizes).clamp(min=0).sum())

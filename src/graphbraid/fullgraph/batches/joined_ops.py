@@ -162,11 +162,6 @@ CALLS |= {
 }
 
 
-def _reads_result(op: ir.Operation) -> bool:
-    """Return whether an operation's backward reads its result: the activation's slope follows from that."""
-    return epilogue_of(op).act != "none"
-
-
 class _CalledOp(NamedTuple):
     """One operation's call, as backward needs it."""
 
@@ -197,7 +192,8 @@ class JoinedOps:
         self._ops, self._last_read = ops, last_read
         self.reads, self.writes = ends_of(ops, later)
         self._calls = [CALLS[type(op)] for op in ops]
-        self._held = frozenset(op.out for op in ops if _reads_result(op))
+        self._held = frozenset(op.out for op in ops if epilogue_of(op).act != "none")
+        """Results that backward reads: an activation's slope follows from them."""
         self._sources: dict[int, tuple[str | int | None, ...]] = {}
         """By an operation's place, for its arguments the values and the numbers of operands that they are."""
         operands = [operands_of(op) for op in ops]
