@@ -22,24 +22,24 @@ BUDGETS = {
         "figures.py",
         "machine",
     ): 2_940,
-    ("graph",): 4_745,
-    ("ops",): 10_840,
-    ("sampling",): 6_510,
+    ("graph",): 4_735,
+    ("ops",): 10_900,
+    ("sampling",): 6_495,
     ("features",): 4_060,
     ("datasets",): 6_575,
     ("nn",): 3_735,
-    ("loader",): 3_505,
+    ("loader",): 3_500,
     ("collective",): 4_360,
-    ("fullgraph",): 29_325,
-    ("distributed",): 7_055,
+    ("fullgraph",): 29_345,
+    ("distributed",): 7_090,
     ("synth",): 5_815,
-    ("train",): 10_440,
-    ("estimates",): 4_280,
+    ("train",): 10_340,
+    ("estimates",): 4_275,
     ("report.py",): 415,
-    ("cli",): 4_615,
+    ("cli",): 4_580,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_405, 407
+WHOLE_LINES, WHOLE_FILES = 109_350, 412
 TEST_LINES = 93_380
 
 

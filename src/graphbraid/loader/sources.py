@@ -17,11 +17,7 @@ from graphbraid.features.rows.caches import MemoryRows
 from graphbraid.features.tiers.tiered_features import TieredFeatures
 from graphbraid.graph import EdgeType, Graph, ScaledFeatures
 from graphbraid.graph.csc import degrees_and_loops
-from graphbraid.graph.interop.convert import (
-    as_table,
-    features_from_torch_sparse,
-    refuse_mask_of_integers,
-)
+from graphbraid.graph.interop.convert import as_table, features_from_torch_sparse, refuse_mask_of_integers
 from graphbraid.graph.interop.pyg import edges_of, entries_of_any, exact_graph_from_pyg, is_held, is_hetero
 from graphbraid.graph.scans import first_out_of_range, is_plain
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE

@@ -19,12 +19,7 @@ from graphbraid.graph.scans import is_plain
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.ops.gather import TierTable, gather_features, gather_tiered
 from graphbraid.sampling.cpu import HostPipeline
-from graphbraid.sampling.rows.by_id import (
-    FeatureSource,
-    TransferCounter,
-    link_of,
-    travelled,
-)
+from graphbraid.sampling.rows.by_id import FeatureSource, TransferCounter, link_of, travelled
 from graphbraid.sampling.sample import NeighborLists
 
 ADJ_VALUES = "values of adj_t"

@@ -33,13 +33,7 @@ from graphbraid.train.config import TrainConfig
 from graphbraid.train.inference.embed import embeddings_in_chunks, nodes_to_embed, write_rows
 from graphbraid.train.inference.evaluate import EvalMode, joined, node_ids, outputs_in_chunks, score
 from graphbraid.train.inference.link_predictions import TopLinks, link_scores, top_links
-from graphbraid.train.inference.metrics import (
-    Kinds,
-    best_threshold,
-    check_threshold,
-    metric_kinds,
-    monitored,
-)
+from graphbraid.train.inference.metrics import Kinds, best_threshold, check_threshold, metric_kinds, monitored
 from graphbraid.train.run.fit import FitRun, Listeners
 from graphbraid.train.run.setup import check_fanouts
 from graphbraid.train.run_folder.checkpoint import load_rows, read

@@ -14,14 +14,7 @@ from functools import partial
 from typing import Any
 
 from graphbraid.fullgraph.program import INPUT, AdjacencyMatrix, Aggregate, Linear, View
-from graphbraid.fullgraph.reading.aggregations import (
-    SIZES,
-    WEIGHTED,
-    narrows,
-    plus_own,
-    reads_pyg,
-    reduced,
-)
+from graphbraid.fullgraph.reading.aggregations import SIZES, WEIGHTED, narrows, plus_own, reads_pyg, reduced
 from graphbraid.fullgraph.reading.convolutions import normalised
 from graphbraid.fullgraph.reading.exact import (
     Allowed,

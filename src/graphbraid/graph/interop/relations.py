@@ -25,16 +25,7 @@ from graphbraid.graph.interop.convert import (
     as_weight,
 )
 from graphbraid.graph.scans import check_ids
-from graphbraid.graph.types import (
-    EdgeSet,
-    EdgeType,
-    NodeSet,
-    Relation,
-    Types,
-    edges_of,
-    node_indptr,
-    placed,
-)
+from graphbraid.graph.types import EdgeSet, EdgeType, NodeSet, Relation, Types, edges_of, node_indptr, placed
 
 if TYPE_CHECKING:
     from graphbraid.graph import Graph

@@ -17,14 +17,7 @@ from graphbraid.features import TieredFeatures, TieredTopology
 from graphbraid.machine.hardware import own_peak_bytes
 from graphbraid.sampling.rows.by_id import TierCounts
 from graphbraid.train import runtime
-from graphbraid.train.callbacks import (
-    Callback,
-    EarlyStopping,
-    EpochRecord,
-    Resources,
-    RunResult,
-    StepRecord,
-)
+from graphbraid.train.callbacks import Callback, EarlyStopping, EpochRecord, Resources, RunResult, StepRecord
 from graphbraid.train.inference.evaluate import EvalMode, score
 from graphbraid.train.inference.metrics import LOSS, THRESHOLD, Kinds
 from graphbraid.train.run.setup import RunParts, set_up

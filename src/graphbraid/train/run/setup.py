@@ -22,24 +22,13 @@ from graphbraid.nn import module_traits
 from graphbraid.nn.module_traits import in_mode
 from graphbraid.train import runtime
 from graphbraid.train.config import TrainConfig
-from graphbraid.train.inference.metrics import (
-    AP,
-    check_monitor,
-    check_own_metrics,
-    check_threshold,
-)
+from graphbraid.train.inference.metrics import AP, check_monitor, check_own_metrics, check_threshold
 from graphbraid.train.run_folder.folder import kept_evidence, kept_plan
 from graphbraid.train.runtime import LearningRateSchedule, make_optimizer
 from graphbraid.train.step.links.runner import LinkRunner
 from graphbraid.train.step.runner import ModelRunner, divided_graph
 from graphbraid.train.step.step import ALONE, SampledFeed, Share, make_loader
-from graphbraid.train.task import (
-    Task,
-    check_own_loss,
-    has_split,
-    split_nodes,
-    with_class_weights,
-)
+from graphbraid.train.task import Task, check_own_loss, has_split, split_nodes, with_class_weights
 
 if TYPE_CHECKING:
     from graphbraid.collective import Plan
