@@ -42,6 +42,8 @@ MODEL_WAYS = {
     **{way: way for way in ("DGL", "compiled", "graphbraid.nn")},
 }
 """Who takes a step -> the head of their column."""
+FLOORS = {"all": "over its floor", "products": "over that of its products"}
+"""What a floor counts -> the head of its column."""
 
 
 def models() -> str:
@@ -53,23 +55,27 @@ def models() -> str:
         ms = row["ms"]
         leads = {way: f" ({ms[way] / ms['compiled']:.1f}x)" for way in ways[:3] if way in ms}
         times = [f"{ms[way]:,.1f} ms{leads.get(way, '')}" if way in ms else "-" for way in ways]
+        floors = row.get("floor_ms", {})
+        over = [f"{ms['compiled'] / floors[of]:.2f}x" if of in floors else "-" for of in FLOORS]
         peaks = row.get("peak_bytes")
         memory = "-"
         if peaks:
             share = peaks["compiled"] / peaks["as written"]
             memory = f"{peaks['compiled'] / 2**20:,.0f} MiB ({share:.2f})"
-        lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times, memory])
+        lines.append([f"{row['graph']}, {row['model']} {row['hidden']}", *times, *over, memory])
     means = [
         geometric_mean(row["ms"][way] / row["ms"]["compiled"] for row in rows if way in row["ms"])
         for way in ways[:3]
         if any(way in row["ms"] for row in rows)
     ]
-    heads = ("a step", *MODEL_WAYS.values(), "memory")
+    heads = ("a step", *MODEL_WAYS.values(), *FLOORS.values(), "memory")
     note = (
         "Forward, loss and backward of three layers; 1,024 seeds, fanouts 15,10,5; on graphs with types two "
         "layers, fanouts 10,10 for each relation. "
-        "Processor time of one thread, the least of a batch's turns. Memory is the most that a compiled step "
-        "holds at a time, in brackets as a share of that of PyG as written. "
+        "Processor time of one thread, the least of a batch's turns. The [floor](fullgraph.md#the-floor) is "
+        "the least time of forward and backward, with two products where a sum has two of the same rows; "
+        "a batch makes one of them. Memory is the most that a compiled step holds at a time, in brackets as "
+        "a share of that of PyG as written. "
         "DGL runs in a process of its own, on blocks of the same batches. "
         f"The leads' geometric means are {', '.join(f'{mean:.1f}x' for mean in means)}."
     )
