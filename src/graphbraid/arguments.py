@@ -110,7 +110,7 @@ def as_size(value: Any, name: str) -> int:
 
 
 def as_budget(value: Any, name: str) -> int:
-    """Bytes of memory that something may take, as :func:`as_size`; ``"all"`` is as many as can be given.
+    """Bytes of memory that something may take, as :func:`as_size`; ``"all"`` is the largest number.
 
     Whoever asks whether a budget is none must ask this: 0, ``"0"`` and ``"0 GiB"`` are the same.
 

@@ -33,7 +33,7 @@ _SMALLER = "Choose smaller fanouts, batch_size or model, or a machine with more 
 _HELD = ("software", "graph", "features", "model")
 """Parts of a run that are in memory before its first step."""
 _KEPT_SHARE = 4
-"""One part in so many of a run's memory is assumed lost between blocks, where nothing else fits."""
+"""A quarter of a run's memory is assumed lost between blocks, where nothing else fits."""
 _RESERVE_BYTES = 64 << 20
 """Memory kept free while stages are measured: heaps of threads, pools of earlier arrangements, copies. A run
 without a plan keeps half of it free."""

@@ -146,7 +146,7 @@ def _on_cuda(run: Callable[[], object], device: torch.device) -> Allocation:
 
 
 def may_be_tried(nbytes: int) -> bool:
-    """Return whether a trial that allocates so many bytes leaves enough free memory."""
+    """Return whether a trial that allocates ``nbytes`` leaves enough free memory."""
     free = free_memory_bytes()
     return free is None or nbytes <= _MOST_TRIED * free
 

@@ -127,7 +127,7 @@ class EpochSeconds:
         return sum(part.seconds or 0.0 for part in parts if part is not None)
 
     def of_run(self, epochs: int) -> float:
-        """Return the seconds of a run of so many epochs, with the parts that come once."""
+        """Return the seconds of a run of ``epochs``, with the parts that come once."""
         test = 0.0 if self.test is None else self.test.seconds or 0.0
         return self.first + epochs * self.total + test
 

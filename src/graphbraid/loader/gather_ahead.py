@@ -16,7 +16,7 @@ from graphbraid.sampling.rows.by_id import FeatureSource
 from graphbraid.sampling.sample import PreparedBatch
 
 _SLACK = 8
-"""A new buffer is larger by one part in so many, since the next batch may have more rows."""
+"""A new buffer is larger by an eighth, since the next batch may have more rows."""
 
 
 class RowBuffers:

@@ -193,7 +193,7 @@ class FusedMessages:
         return self._several is None and (self.count_width > 0 or self._message.softmax is not None)
 
     def writes_gradients(self, num_sources: int, num_destinations: int) -> bool:
-        """Return whether backward can write the gradients of so many matrices, each in memory of its own.
+        """Return whether backward can write the gradients of its matrices, each in memory of its own.
 
         Otherwise it adds to them.
         """

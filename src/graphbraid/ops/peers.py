@@ -378,7 +378,7 @@ class PipelinePlan:
 
 
 def most_bytes(num_edges: int, num_rows: int, ps: int) -> int:
-    """Return the most bytes of a plan of so many edges and rows, without making it."""
+    """Return the most bytes that a plan of these numbers of edges and rows takes, without making it."""
     num_partitions = num_edges // ps + 2 * num_rows
     return 16 * num_edges + (8 + 8 + 2 * 4) * num_partitions + (8 + 8 + 4) * (num_rows + 1)
 

@@ -187,7 +187,7 @@ def mask_type(node_type: str | int) -> None:
 def row_ids(count: int) -> Tensor | None:
     """Return the ids that the masks of ``count`` rows are drawn for, those of the batch's first nodes.
 
-    None if a mask is to be drawn for the place of each row: no ids are given, or not so many.
+    None if a mask is to be drawn for the place of each row: no ids are given, or fewer than ``count``.
     """
     ids: Tensor | None = getattr(_GIVEN, "ids", None)
     return None if ids is None or count > ids.numel() else ids[:count]

@@ -274,7 +274,7 @@ class SeedSchedule:
     """Number of contiguous parts of each step's seeds, for ranks that share batches. A seed keeps the random
     numbers that it has in the whole batch."""
     reach: int | None = None
-    """With several parts: samplers sample the whole step and keep the nodes within so many edges of the
+    """With several parts: samplers sample the whole step and keep the nodes within ``reach`` edges of the
     part's seeds (:mod:`graphbraid.sampling.sample`). If None, they sample for these seeds alone, which gives
     the same draws in layout ``blocks``."""
 

@@ -90,7 +90,7 @@ class EarlyStop:
     split: str
     """Split whose accuracy decides, whenever the program evaluates it."""
     patience: int
-    """Training stops after so many evaluations without a better accuracy."""
+    """Training stops after this number of evaluations without a better accuracy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -46,7 +46,7 @@ HOWS: dict[str, tuple[str, ...]] = {
 """The kinds of columns and their encoders, the default first. A kind without encoders is left out."""
 MOST_ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100}
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
-_MOST_CODES = 20  # integers with at most so many values, each often, are categories
+_MOST_CODES = 20  # integers with at most this many values, each often, are categories
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
 _DAY_FIRST = r"^\d{1,2}[./-]\d{1,2}[./-]\d{4}"
 _OFTEN = 5  # rows of a value that is no accident

@@ -68,7 +68,7 @@ class SharedManifest(FileModel):
         return ["x"] if types is None else [f"node{number}_x" for number in range(len(types.nodes))]
 
     def relations(self, counts: list[int]) -> list[Relation]:
-        """Return where each relation stands among the rows of so many nodes of each type; none untyped."""
+        """Return where each relation stands among rows of ``counts`` nodes by type; none without types."""
         if (types := self.graph.types) is None:
             return []
         return placed(counts, [one.name for one in types.nodes], [one.key for one in types.edges])

@@ -163,7 +163,7 @@ class Mailbox:
         return [found for source in list(self._ways) for found in self._come_from(source)]
 
     def wait(self, seconds: float) -> None:
-        """Wait until a message comes, so many seconds at most."""
+        """Wait until a message comes, for ``seconds`` at most."""
         waiting = select.poll()  # not select(), which knows no descriptors above 1,023
         for way in self._ways.values():
             waiting.register(way, select.POLLIN)

@@ -54,7 +54,7 @@ class Pending:
         return True
 
     def rest(self, waited_seconds: float) -> None:
-        """Pause before :meth:`done` is called again, after a wait of so many seconds; never for long."""
+        """Pause before :meth:`done` is called again, after ``waited_seconds`` of waiting; never for long."""
 
     def finish(self) -> None:
         """Complete an operation that is done; RuntimeError if it failed."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _OF_OTHERS = " of other ranks"
 """Ending of the names under which rows of other ranks' nodes are kept."""
 _TRAVELLING = 8
-"""The budget's share of rows that travel at a time, to and from all ranks, is one in so many."""
+"""Rows that travel at a time, to and from all ranks, take an eighth of the budget."""
 
 
 class LevelsOnParts(LayerWise):

@@ -244,8 +244,8 @@ class Ledger:
     ) -> Work:
         """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once.
 
-        If ``width`` is None, the input's width counts. Edge features, of so many ``columns``, are read once,
-        and take ``mapped`` multiplications for each edge.
+        If ``width`` is None, the input's width counts. Edge features, ``columns`` for each edge, are read
+        once, and take ``mapped`` multiplications for each edge.
         """
         csc = self._block(op).csc
         width = self._program.width(op.inputs[0]) if width is None else width

@@ -145,7 +145,7 @@ class CostModel:
         return self.edges[level] if relation is None else self.relation_edges[level][relation.number]
 
     def fits(self, reads: RowReads, cache_bytes: int) -> bool:
-        """Return whether all rows of a level, of the size that is read, fit in so many bytes of cache."""
+        """Return whether a cache of ``cache_bytes`` holds all rows of a level, of the size that is read."""
         return self.rows[reads.level] * reads.row_bytes <= cache_bytes
 
     def aggregate_seconds(self, level: int, width: int, relation: Relation | None = None) -> float:

@@ -179,12 +179,12 @@ ALL = frozenset({*PASSES, "prune", "symmetry", "locality", "halo"})
 """Names of all lowering passes; each can be switched off."""
 LEAST_SPARE_BYTES = 1 << 28
 SPARE_SHARE = 4
-"""A program may take one part in so many of the free memory to save time, and :data:`LEAST_SPARE_BYTES`."""
+"""To save time, a program may take a quarter of the free memory, and :data:`LEAST_SPARE_BYTES`."""
 STORAGE = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def usual_spare_bytes(free_bytes: int) -> int:
-    """Return the bytes that a program may take to save time where so many are free."""
+    """Return the bytes that a program may take to save time, if ``free_bytes`` are free."""
     return min(max(LEAST_SPARE_BYTES, free_bytes // SPARE_SHARE), free_bytes // 2)
 
 

@@ -75,7 +75,7 @@ def over_rows(run: Callable[..., None], segments: HubSegments | None, num_rows: 
     """Launch a kernel over the segments of hubs, where there are any, then over all rows.
 
     ``run`` launches it, given a grid and its parameters ``segment_row``, ``segment_first``, ``SEGMENT`` and
-    ``PARTIAL``. A row has so many ``tiles``.
+    ``PARTIAL``. ``tiles`` is the number of tiles of a row.
     """
     where: dict[str, Any] = {"segment_row": None, "segment_first": None, "SEGMENT": 1}
     if segments is not None:

@@ -335,7 +335,7 @@ class _Checker:
 def _check_count(
     call: syntax.Call | syntax.Apply, place: Place, name: str, known: list[str], least: int | None = None
 ) -> None:
-    """Check the number of a call's arguments. All must be given; with ``least``, at least so many."""
+    """Check the number of a call's arguments. All must be given, or at least ``least``."""
     given, most = len(call.arguments), len(known)
     if (most if least is None else least) <= given <= most:
         return

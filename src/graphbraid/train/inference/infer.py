@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from graphbraid.loader import BatchLoader
 
 _TRIED = 8
-"""One in so many nodes of the first batch is computed again, beside about so many others."""
+"""One in eight nodes of the first batch is computed again, beside about eight others."""
 
 Chunk = tuple[int, Tensor]
 """Position of a chunk's first node in the requested nodes, and the chunk's ``(n, width)`` float32 outputs."""
