@@ -57,13 +57,23 @@ from graphbraid.loader import NeighborLoader
 class Transformer(BasicGNN):
     """PyG's ``TransformerConv`` with four heads."""
 
-    supports_edge_weight = supports_edge_attr = False
+    supports_edge_weight, supports_edge_attr = False, True
 
-    def init_conv(self, in_channels: Any, out_channels: int, **_: Any) -> pyg.MessagePassing:
+    def init_conv(self, in_channels: Any, out_channels: int, **more: Any) -> pyg.MessagePassing:
         """Return a layer; the last has the mean of its heads."""
         if getattr(self, "_is_conv_to_out", False):
-            return pyg.TransformerConv(in_channels, out_channels, heads=4, concat=False)
-        return pyg.TransformerConv(in_channels, out_channels // 4, heads=4)
+            return pyg.TransformerConv(in_channels, out_channels, heads=4, concat=False, **more)
+        return pyg.TransformerConv(in_channels, out_channels // 4, heads=4, **more)
+
+
+class Gine(BasicGNN):
+    """PyG's ``GINEConv`` with GIN's network."""
+
+    supports_edge_weight, supports_edge_attr = False, True
+
+    def init_conv(self, in_channels: Any, out_channels: int, **more: Any) -> pyg.MessagePassing:
+        """Return a layer."""
+        return pyg.GINEConv(pyg.MLP([in_channels, out_channels, out_channels], norm=None), **more)
 
 
 class GatedConv(pyg.MessagePassing):
@@ -96,10 +106,10 @@ class Gated(BasicGNN):
         return GatedConv(in_channels, out_channels)
 
 
-def _pna(inputs: int, hidden: int, outputs: int) -> nn.Module:
+def _pna(inputs: int, hidden: int, outputs: int, **more: Any) -> nn.Module:
     aggregators, scalers = ["mean", "min", "max", "std"], ["identity", "amplification", "attenuation"]
     degrees = torch.ones(16, dtype=torch.long)
-    return pyg.PNA(inputs, hidden, 3, outputs, aggregators=aggregators, scalers=scalers, deg=degrees)
+    return pyg.PNA(inputs, hidden, 3, outputs, aggregators=aggregators, scalers=scalers, deg=degrees, **more)
 
 
 Maker = Callable[[int, int, int], nn.Module]
@@ -110,6 +120,8 @@ def _plain(make: Callable[[int, int], nn.Module]) -> Maker:
     return lambda i, h, o: plain.Net(make, Sizes(channels=i, hidden=h, classes=o, dropout=0.0))
 
 
+EDGE_CHANNELS = 4
+"""Features of an edge, for the models that read some."""
 THEIRS: dict[str, Maker] = {
     "GCN": lambda i, h, o: pyg.GCN(i, h, 3, o),
     "SAGE": lambda i, h, o: pyg.GraphSAGE(i, h, 3, o),
@@ -120,6 +132,11 @@ THEIRS: dict[str, Maker] = {
     "TransformerConv": lambda i, h, o: Transformer(i, h, 3, o),
     "PNA": _pna,
     "own message": lambda i, h, o: Gated(i, h, 3, o),
+    "GINE, edges": lambda i, h, o: Gine(i, h, 3, o, edge_dim=EDGE_CHANNELS),
+    "GAT, edges": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4, edge_dim=EDGE_CHANNELS),
+    "GATv2, edges": lambda i, h, o: pyg.GAT(i, h, 3, o, heads=4, v2=True, edge_dim=EDGE_CHANNELS),
+    "TransformerConv, edges": lambda i, h, o: Transformer(i, h, 3, o, edge_dim=EDGE_CHANNELS),
+    "PNA, edges": lambda i, h, o: _pna(i, h, o, edge_dim=EDGE_CHANNELS),
     "plain GCN": _plain(plain.LoopedGCN),
     "plain mean": _plain(plain.ScatteredMean),
     "plain GAT": _plain(plain.EdgeGAT),
@@ -139,12 +156,16 @@ SEEDS = 1024
 WRITTEN, TRIMMED, DGL, LOWERED, OWN = "as written", "trim_to_layer", "DGL", "compiled", "graphbraid.nn"
 
 
-def batches_of(graph: Graph, fanouts: list[int], count: int, batch_size: int) -> list[Any]:
-    """Mini-batches as PyG's Data, whose edge lists PyG's models read."""
+def batches_of(graph: Graph, fanouts: list[int], edges: bool, count: int, batch_size: int) -> list[Any]:
+    """Mini-batches as PyG's Data, whose edge lists PyG's models read; with ``edges``, edges have features."""
     seeds = graph.split("train")[: count * batch_size]
     options: dict[str, Any] = {"batch_size": batch_size, "seed": 0, "return_edge_id": False}
     with NeighborLoader(graph, fanouts, input_nodes=seeds, **options) as loader:
-        return list(loader)
+        batches = list(loader)
+    draw = torch.Generator().manual_seed(0)
+    for batch in batches if edges else ():
+        batch.edge_attr = torch.rand(batch.edge_index.shape[1], EDGE_CHANNELS, generator=draw)
+    return batches
 
 
 def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Module, Run]]:
@@ -155,17 +176,24 @@ def contenders(name: str, graph: Graph, hidden: int) -> dict[str, tuple[nn.Modul
     trimmed, lowered = copy.deepcopy(written), copy.deepcopy(written)
     engine = graphbraid.compile(lowered, strict=True)
 
+    def read(batch: Any) -> dict[str, Tensor]:
+        return {"edge_attr": batch.edge_attr} if name.endswith("edges") else {}
+
     def trim(batch: Any) -> Tensor:
         out: Tensor = trimmed(
             batch.x,
             batch.edge_index,
+            **read(batch),
             num_sampled_nodes_per_hop=batch.num_sampled_nodes,
             num_sampled_edges_per_hop=batch.num_sampled_edges,
         )
         return out[: batch.batch_size]
 
     runs: dict[str, tuple[nn.Module, Run]] = {
-        WRITTEN: (written, lambda batch: written(batch.x, batch.edge_index)[: batch.batch_size]),
+        WRITTEN: (
+            written,
+            lambda batch: written(batch.x, batch.edge_index, **read(batch))[: batch.batch_size],
+        ),
         TRIMMED: (trimmed, trim),
         LOWERED: (lowered, engine),
     }
@@ -320,7 +348,7 @@ def main() -> None:
         for hidden in options.hidden:
             for name in options.models:
                 runs = contenders(name, graph, hidden)
-                draw = partial(batches_of, graph, options.fanouts)
+                draw = partial(batches_of, graph, options.fanouts, name.endswith("edges"))
                 found = measure(name, runs, draw, options)
                 if name in DGLS:
                     batches = [parts_of(one) for one in draw(options.batches + 1, options.batch_size)]
