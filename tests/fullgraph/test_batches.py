@@ -705,8 +705,13 @@ def test_attributes_that_an_engine_lacks_are_its_models(whole):
     assert engine.doubled() == 6
     with pytest.raises(AttributeError, match="'Times' object has no attribute 'unknown'"):
         engine.unknown  # noqa: B018
-    with pytest.raises(ConfigError, match="keeps its model"):
-        engine.model = Times()
+    del engine.conv, engine.extra, engine._private
+    assert not {"extra", "_private"} & vars(model).keys()
+    assert model._private == engine._private == 1
+    assert not list(model.parameters())
+    for change in (lambda: setattr(engine, "model", Times()), lambda: delattr(engine, "model")):
+        with pytest.raises(ConfigError, match="keeps its model"):
+            change()
 
 
 def test_threads_may_share_an_engine_from_its_first_call():

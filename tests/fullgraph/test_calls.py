@@ -94,6 +94,16 @@ def test_the_backward_passes_of_two_calls_may_come_in_any_order():
     torch.testing.assert_close(together, [a + b for a, b in zip(*expected, strict=True)], **CLOSE)
 
 
+def test_a_backward_pass_through_a_graph_that_is_freed_is_refused():
+    model, _, engine = compiled(lambda: Stack(GCN, BETWEEN["layer"]()))
+    out = engine()
+    expected = gradients(model, out, retain_graph=True)
+    torch.testing.assert_close(gradients(model, out), expected, **CLOSE)
+    engine()
+    with pytest.raises(RuntimeError, match="a second time"):
+        out.sum().backward()  # PyTorch's sum keeps nothing that could be freed
+
+
 def test_a_backward_pass_is_refused_if_what_it_needs_was_changed():
     model, data, engine = compiled(lambda: Stack(GCN, nn.BatchNorm1d(HIDDEN)))
     model.eval()

@@ -80,13 +80,15 @@ def test_no_row_that_counts_gives_nan():
     assert cross_entropy(values(2, 2), torch.tensor([0, 0]), torch.tensor([0.0, 1.0])).isnan()
 
 
-def test_a_second_backward_gives_the_same_gradient_again():
+def test_a_second_backward_gives_the_same_gradient_again_unless_the_graph_is_freed():
     logits = values(5, 4).requires_grad_()
     loss = cross_entropy(logits, labels_of(5, 4))
     loss.backward(retain_graph=True)
     once = logits.grad.clone()
     loss.backward()
     assert torch.equal(logits.grad, 2 * once)
+    with pytest.raises(RuntimeError, match="a second time"):
+        loss.backward()
 
 
 @pytest.mark.slow

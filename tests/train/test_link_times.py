@@ -13,6 +13,8 @@ from torch import Tensor
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Graph
 from graphbraid.nn import GCN, DotProduct, GraphSAGE, LinkModel
+from graphbraid.sampling.links.link_seeds import LinkSeeds
+from graphbraid.sampling.links.negatives import NegativeDraws, NegativeSampling
 from graphbraid.train import TrainConfig, Trainer
 from graphbraid.train.step.links.data import LinkData
 from graphbraid.train.step.links.runner import LinkRunner
@@ -177,6 +179,24 @@ def test_every_edge_that_is_drawn_is_one_of_an_earlier_time(strategy):
                 assert torch.isin(drawn, allowed).all()
                 if strategy == "last" and drawn.numel():
                     assert torch.equal(drawn.sort().values, allowed[-5:])
+
+
+@pytest.mark.parametrize("negatives", ["binary", "triplet"])
+def test_trees_of_a_part_are_numbered_by_the_links_of_the_part(negatives):
+    data = data_of(meetings())
+    assert data.times is not None
+    train = data.links.splits["train"]
+    links, names = data.links.ends[:, train], {"link": torch.arange(train.numel())}
+    draws = NegativeDraws(NegativeSampling(negatives, 2), data.messages.csc, links)
+    how: dict[str, Any] = {"times": data.times.before(train), "edge_times": data.times.messages}
+    seeds = LinkSeeds(links, seed=0, negatives=draws, disjoint=True, attributes=names, **how)
+    step = torch.tensor([5, 2, 7, 0, 3])
+    whole, parts = seeds.seeds_of(step, 0, 0), [(0, 2), (2, 4), (4, 5)]
+    assert whole.inputs is not None
+    for part in (seeds.seeds_of(step, 0, 0, bounds) for bounds in parts):
+        assert part.inputs is not None
+        owners = part.attributes["link"][part.inputs]
+        assert torch.equal(owners, whole.attributes["link"][whole.inputs][part.own])
 
 
 # ---- runs

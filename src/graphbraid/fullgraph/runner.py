@@ -92,6 +92,7 @@ class _Run(Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # there are none; PyTorch's error if an earlier backward pass freed the graph
         if ctx.states != _states_of(ctx.read):
             raise RuntimeError(
                 "parameters or running statistics were changed in place between engine() and this backward "

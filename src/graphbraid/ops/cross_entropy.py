@@ -103,6 +103,7 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # there are none; PyTorch's error if an earlier backward pass freed the graph
         # Kept for another backward pass: what ctx refers to, autograd copies and never adds to.
         found = ctx.grad if float(grad) == 1.0 else ctx.grad * grad
         return found, None, None, None

@@ -368,6 +368,7 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        _ = ctx.saved_tensors  # there are none; PyTorch's error if an earlier backward pass freed the graph
         if ctx.number != ctx.passes.number:
             raise RuntimeError(
                 "a later batch has been computed in the same memory; call backward() before it"

@@ -44,7 +44,7 @@ from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.trace_context import recorded_functions
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
-from graphbraid.ops.messages import MessageReduction
+from graphbraid.ops.messages import MessageReduction, as_learned
 from graphbraid.ops.spmm import Ties
 
 _UNCHANGED = ("_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
@@ -364,11 +364,11 @@ def read_messages(
     shapes, shape, takes = shapes | message.shapes, message.shape, of.takes
     if message.is_moved or of.is_plain:
         takes = tuple(str(node.target) for node in message.graph.find_nodes(op="placeholder")), of.takes[1]
-    modules = [*encoders.values()] + ([of.layer.aggr_module] if of.aggr is None else [])
-    learned = message.parameters() + [p for module in modules for p in module.parameters()]
-    used = tuple({id(p): p for p in learned}.values())
+    learned = message.parameters() + [p for module in encoders.values() for p in module.parameters()]
     if of.aggr is None:
-        shape = _shape_of_own(of, shape, constants, shapes)
+        shape, of_aggregation = _shape_of_own(of, shape, constants, shapes)
+        learned += of_aggregation
+    used = tuple({id(p): p for p in learned}.values())
     read_shapes = shapes | {key: (one.weight.shape[1],) for key, one in encoders.items()}
     read = [(key.endswith("_i"), value) for key, value in rows.items() if isinstance(value, str)]
     values = list(dict.fromkeys(value for _, value in sorted(read, key=itemgetter(0))))  # sources first
@@ -485,33 +485,38 @@ def _reduced_bias(
 
 def _shape_of_own(
     of: Propagation, message: tuple[int, ...], constants: dict[str, Any], shapes: dict[str, tuple[int, ...]]
-) -> tuple[int, ...]:
-    """Return the shape of a row that ``aggregate`` makes, by running it on a few edges of three nodes.
+) -> tuple[tuple[int, ...], list[nn.Parameter]]:
+    """Return the shape of a row that ``aggregate`` makes, and the parameters that it gives gradients.
+
+    It runs on a few edges of three nodes.
 
     Raises:
         NotLoweredError: it fails there, or a row depends on edges of other nodes.
     """
-    generator, results = torch.Generator().manual_seed(0), []
+    generator, results = torch.Generator().manual_seed(0), list[Tensor]()
     dtype = next((p.dtype for p in of.layer.parameters()), torch.float32)
-    index = torch.tensor([0, 0, 1, 2, 2])
+    parameters, index = [*of.layer.aggr_module.parameters()], torch.tensor([0, 0, 1, 2, 2])
 
     def some(shape: tuple[int, ...]) -> Tensor:
         return torch.rand(5, *shape, generator=generator).to(dtype)
 
     held = {key: some(shapes[key]) for key in of.takes[1] if key in shapes}
     given, made = constants | held, some(message)
-    for count, rows in ((5, 3), (3, 2)):
-        special = {"ids": index[:count], "counts": rows}
-        arguments = {
-            key: special[of.special[key]] if key in of.special else given[key] for key in of.takes[1]
-        }
-        arguments |= {key: value[:count] for key, value in held.items()}
-        try:
-            with torch.no_grad():
+    with torch.enable_grad(), as_learned(parameters):
+        for count, rows in ((5, 3), (3, 2)):
+            special = {"ids": index[:count], "counts": rows}
+            arguments = {
+                key: special[of.special[key]] if key in of.special else given[key] for key in of.takes[1]
+            }
+            arguments |= {key: value[:count] for key, value in held.items()}
+            try:
                 results.append(of.layer.aggregate(made[:count], **arguments))
-        except Exception as error:  # whatever it may raise
-            raise of.refuse(f"its aggregation fails on a few edges ({error})") from error
+            except Exception as error:  # whatever it may raise
+                raise of.refuse(f"its aggregation fails on a few edges ({error})") from error
+        reads = results[0].requires_grad
+        found = torch.autograd.grad(results[0].sum(), parameters, allow_unused=True) if reads else ()
     more, fewer = results
     if more.shape[0] != 3 or more.ndim < 2 or not torch.allclose(more[:2], fewer, rtol=1e-3, equal_nan=True):
         raise of.refuse("its aggregation gives a node another row among other nodes")
-    return tuple(more.shape[1:])
+    learned = [one for one, grad in zip(parameters, found, strict=False) if grad is not None]
+    return tuple(more.shape[1:]), learned

@@ -144,12 +144,26 @@ class CompiledModule(nn.Module):
         Raises:
             ConfigError: it is ``model``.
         """
-        if name == "model":
-            raise ConfigError("an engine keeps its model; compile the other one: graphbraid.compile(model)")
-        if "model" not in vars(self) or name in vars(self) or hasattr(type(self), name):
+        if self._is_own(name):
             super().__setattr__(name, value)
         else:
             setattr(self.model, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Delete an attribute of the model, for which the engine stands.
+
+        Raises:
+            ConfigError: it is ``model``.
+        """
+        if self._is_own(name):
+            super().__delattr__(name)
+        else:
+            delattr(self.model, name)
+
+    def _is_own(self, name: str) -> bool:
+        if name == "model":
+            raise ConfigError("an engine keeps its model; compile the other one: graphbraid.compile(model)")
+        return "model" not in vars(self) or name in vars(self) or hasattr(type(self), name)
 
     @property
     def training(self) -> bool:
