@@ -23,7 +23,7 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_735,
-    ("ops",): 10_900,
+    ("ops",): 10_910,
     ("sampling",): 6_495,
     ("features",): 4_060,
     ("datasets",): 6_575,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_580,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_370, 412
+WHOLE_LINES, WHOLE_FILES = 109_375, 412
 TEST_LINES = 93_425
 
 

@@ -94,6 +94,7 @@ NOT_ARRAYS = {
     "items_of": "tests/fullgraph/test_following.py",
     "forms_of": "tests/fullgraph/test_following.py",
     "few_edges": "tests/fullgraph/test_typed_batches.py",
+    "count_rows": "a function; tests/ops/test_pool.py",
     "pool_bytes": "no arguments",
     "rows_in_pool": "numbers only",
     "raise_resource_errors_as": "a class",

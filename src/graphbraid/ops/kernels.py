@@ -133,9 +133,7 @@ def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None 
     if is_large and like.is_cpu and dtype in _CODES:
         kernels: Any = native.kernels()
         if kernels and _WITHOUT_POOL and nbytes <= _MOST_POOLED:
-            # One byte more: no other block of this size has an odd number of bytes, so that a profile tells.
-            memory = torch.UntypedStorage(nbytes + 1)  # type: ignore[no-untyped-call]
-            return torch.empty(0, dtype=dtype).set_(memory, 0, (num_rows, width), (width, 1))
+            return torch.empty(0, dtype=dtype).set_(_counted(nbytes), 0, (num_rows, width), (width, 1))
         rows: Tensor | None = None
         if kernels and not _WITHOUT_POOL:
             rows = kernels.rows_in_pool(num_rows, width, _CODES[dtype], 8 * dtype.itemsize)
@@ -144,22 +142,31 @@ def new_rows(like: Tensor, num_rows: int, width: int, dtype: torch.dtype | None 
     return like.new_empty((num_rows, width), dtype=dtype)
 
 
+def _counted(nbytes: int) -> torch.UntypedStorage:
+    """Return memory of torch's. Where rows would lie in the pool, it has one byte more.
+
+    No other block of that size has an odd number of bytes, so that a profile tells.
+    """
+    would_be_pooled = LEAST_POOLED <= nbytes <= _MOST_POOLED
+    return torch.UntypedStorage(nbytes + would_be_pooled)  # type: ignore[no-untyped-call]
+
+
 @contextlib.contextmanager
 def without_pool() -> Iterator[None]:
     """Take the memory of rows from torch alone inside the ``with`` block, so that its profiler counts it.
 
     Rows that would lie in the pool have an odd number of bytes.
     """
+    kernels: Any = native.kernels()
     _WITHOUT_POOL.append(True)
+    if kernels is not None:
+        kernels.count_rows(_counted)
     try:
         yield
     finally:
         _WITHOUT_POOL.pop()
-
-
-def counts_memory() -> bool:
-    """Return whether torch's profiler counts memory: see :func:`without_pool`."""
-    return bool(_WITHOUT_POOL)
+        if kernels is not None and not _WITHOUT_POOL:
+            kernels.count_rows(None)
 
 
 Calls = list[tuple[str, tuple[Any, ...]]]

@@ -23,6 +23,10 @@ struct SpmmArgs : EdgeRows {
   int64_t out_stride = 0;
   bool out_wide = false;
   const Epilogue* epilogue = nullptr;  // of each row once it is summed; may be null
+  // Of float32 rows: whether `out` holds the result of a ReLU, and dropout that scales by gate_scale, of
+  // which the sums are the gradient. Where that is positive the scaled sums are written over it, else zeros.
+  bool is_gated = false;
+  double gate_scale = 1;
 };
 
 void run_spmm(const SpmmArgs& a);  // by the variant in use

@@ -8,7 +8,8 @@
 //
 // each factor optional, `mean` divides by the row's edges; with implicit self-loops, loop_scale * loop[v] *
 // src_scale[v] * x[v, :] joins the sum; addend[v, :] is added last. An epilogue then runs over the rows just
-// written, while the first-level cache holds them. Arguments: spmm.h; ops/spmm.py has checked them.
+// written, while the first-level cache holds them; or the sums pass a ReLU back, whose result they replace.
+// Arguments: spmm.h; ops/spmm.py has checked them.
 //
 // Bound by reading num_edges rows of x. A row's sum is held in registers, up to kMaxTile vectors at once, and
 // the rows of coming neighbours are prefetched, also across the ends of rows (blocks of mini-batches have
@@ -84,6 +85,13 @@ GB_INLINE void write_row(const SpmmArgs& a, int64_t v, int64_t column, int last,
     acc[NV - 1] += load_n(row + (NV - 1) * L, last);
   }
   Out* out = static_cast<Out*>(a.out) + v * a.out_stride + column;
+  if constexpr (std::is_same_v<T, float>)
+    if (a.is_gated) {  // as in epilogue.inl
+      const float scale = static_cast<float>(a.gate_scale);
+      const auto pass = [=](Vec<T> grad, Vec<T> y) GB_LAMBDA { return y <= 0 ? Vec<T>{} : grad * scale; };
+      unroll<NV - 1>([&](auto i) GB_LAMBDA { acc[i] = pass(acc[i], load(out + i * L)); });
+      acc[NV - 1] = pass(acc[NV - 1], load_n(out + (NV - 1) * L, last));
+    }
   unroll<NV - 1>([&](auto i) GB_LAMBDA { store(out + i * L, acc[i]); });
   store_n(out + (NV - 1) * L, acc[NV - 1], last);
 }

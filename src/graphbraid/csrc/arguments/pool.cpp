@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -128,10 +129,28 @@ std::optional<nb::ndarray<nb::pytorch>> rows_in_pool(int64_t num_rows, int64_t n
   return nb::ndarray<nb::pytorch>(block, 2, shape, owner, nullptr, dtype, nb::device::cpu::value);
 }
 
+// Makes the memory of rows while torch's profiler counts them; null: nothing is counted. The GIL guards it.
+std::atomic<PyObject*> counted_maker = nullptr;
+
+void count_rows(const nb::object& maker) {
+  Py_XDECREF(counted_maker.exchange(maker.is_none() ? nullptr : nb::object(maker).release().ptr()));
+}
+
+std::shared_ptr<float> counted_memory(int64_t bytes) {
+  const nb::gil_scoped_acquire acquire;
+  const nb::object memory = nb::borrow(counted_maker.load())(bytes);
+  auto* data = reinterpret_cast<float*>(nb::cast<uintptr_t>(memory.attr("data_ptr")()));
+  return {data, [held = nb::object(memory).release().ptr()](float*) {
+            const nb::gil_scoped_acquire acquire;
+            Py_DECREF(held);
+          }};
+}
+
 }  // namespace
 
 std::shared_ptr<float> row_memory(int64_t count) {
-  const int64_t bytes = count * static_cast<int64_t>(sizeof(float));
+  const int64_t bytes = std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(float));
+  if (counted_maker.load() != nullptr) return counted_memory(bytes);
   if (bytes >= kLeastBytes) {
     if (void* block = pool().take(bytes))
       return {static_cast<float*>(block), [](float* p) { pool().give_back(p); }};
@@ -150,6 +169,7 @@ std::shared_ptr<float> row_memory(int64_t count) {
 void bind_pool(nb::module_& m) {
   m.def("rows_in_pool", &rows_in_pool, nb::arg("num_rows"), nb::arg("num_columns"), nb::arg("dtype_code"),
         nb::arg("dtype_bits"));
+  m.def("count_rows", &count_rows, nb::arg("maker").none());
   m.def("pool_bytes", [] { return pool().opened(); });
 }
 

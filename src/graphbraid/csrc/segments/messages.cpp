@@ -264,15 +264,16 @@ void Messages::count_zeros(const Map& map, const std::vector<FloatMatrix>& sums,
 // The matrices of destinations from which backward has the gradient of each message: for each sum its
 // gradient, and behind that of an extremum, the extremum.
 std::vector<FloatMatrix> Messages::gradients_of_sums(const Map& map, const Sent& sent, const FloatMatrix& out,
-                                                     const FloatMatrix& grad) const {
+                                                     FloatMatrix grad) const {
   std::vector<FloatMatrix> given{grad}, found;
   if (several_) given = several_->gradients(map, sent.averages, kinds_, sent.kept, grad);
+  grad = {};
   const int32_t* counts = sent.counts();
   for (size_t i = 0; i < kinds_.size(); ++i) {
     FloatMatrix each = given[i];
     const bool is_counted = is_extremum(kinds_[i]);
-    if (is_mean_ || is_counted || kinds_[i] == MessageSum::kSquares)
-      each = FloatMatrix::make(grad.rows, width);
+    const bool changes = is_mean_ || is_counted || kinds_[i] == MessageSum::kSquares;
+    if (changes && !several_) each = FloatMatrix::make(map.num_dst, width);  // else of this call alone
     if (is_mean_)
       each_number(each, given[i], [&](float& of_one, float of_mean, int64_t v) {
         of_one = of_mean * (1.0f / static_cast<float>(std::max<int64_t>(map.degree(v), 1)));
@@ -295,7 +296,7 @@ std::vector<FloatMatrix> Messages::gradients_of_sums(const Map& map, const Sent&
 }
 
 void Messages::backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
-                        const Sent& sent, const FloatMatrix& out, const FloatMatrix& grad,
+                        const Sent& sent, const FloatMatrix& out, FloatMatrix grad,
                         const MessageGradients& to) const {
   const MessagePrograms& programs = *sent.programs;
   const BySide<int64_t> num_nodes{map.num_src, map.num_dst};
@@ -304,11 +305,11 @@ void Messages::backward(const Map& map, const SpmmArgs& reversed, const int64_t*
   const BySide<size_t> own{in.rows[kSources].size(), in.rows[kDestinations].size()};
   hoist(programs, num_nodes, in);
   std::vector<FloatMatrix>& destinations = in.rows[kDestinations];
-  const std::vector<FloatMatrix> more = gradients_of_sums(map, sent, out, grad);
+  const std::vector<FloatMatrix> more = gradients_of_sums(map, sent, out, std::move(grad));
   const FloatMatrix& each = more[0];
   destinations.insert(destinations.end(), more.begin(), more.end());
   if (programs.softmax) {
-    const FloatMatrix dot = FloatMatrix::make(grad.rows, sent.kept[0].width);
+    const FloatMatrix dot = FloatMatrix::make(map.num_dst, sent.kept[0].width);
     sum_products(each, out, dot);
     destinations.resize(kDotPlace);
     for (const FloatMatrix& one : {dot, sent.kept[0], sent.kept[1]}) destinations.push_back(one);

@@ -119,8 +119,7 @@ class Messages {
   // reversed: the edges of the transpose. places: for each of them the edge of `map`, if messages read rows
   // of edges.
   void backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
-                const Sent& sent, const FloatMatrix& out, const FloatMatrix& grad,
-                const MessageGradients& to) const;
+                const Sent& sent, const FloatMatrix& out, FloatMatrix grad, const MessageGradients& to) const;
 
   BySide<std::vector<int>> values;
   std::vector<std::pair<int, int>> parameters;  // operands, and the column that is read, from 1; 0: all of it
@@ -132,7 +131,7 @@ class Messages {
   void hoist(const MessagePrograms& programs, const BySide<int64_t>& num_nodes, MessageInputs& in) const;
   void count_zeros(const Map& map, const std::vector<FloatMatrix>& sums, const Sent& sent) const;
   std::vector<FloatMatrix> gradients_of_sums(const Map& map, const Sent& sent, const FloatMatrix& out,
-                                             const FloatMatrix& grad) const;
+                                             FloatMatrix grad) const;
   int64_t num_extrema() const { return std::count_if(kinds_.begin(), kinds_.end(), is_extremum); }
   static bool is_extremum(MessageSum kind) { return kind == MessageSum::kMax || kind == MessageSum::kMin; }
 

@@ -39,6 +39,13 @@ struct FloatMatrix {
     return made;
   }
   FloatMatrix first(int64_t count) const { return {data, count, width, stride, own}; }
+  FloatMatrix part(int64_t begin, int64_t count) const {
+    return {data + begin * stride, count, width, stride, own};
+  }
+  // Whether nothing else has this memory.
+  bool is_alone() const {
+    return data != nullptr && own.use_count() == 1 && own.get() == data && stride == width;
+  }
   // Gives the memory back; the sizes stay.
   void free() {
     data = nullptr;
@@ -241,27 +248,17 @@ inline SpmmArgs arguments_of(const Map& map) {
 
 // The transpose of a map, in memory of its own; Aggregation.transposed is its twin.
 struct Reversed {
-  Buffer<int64_t> indptr, places;
-  Buffer<int32_t> narrow;
-  Buffer<int64_t> wide;
-  Buffer<float> weight, scale;
   SpmmArgs arguments;
+  int64_t* places = nullptr;
 
   // with_places: writes `places`, for each of its edges the edge of the map.
   explicit Reversed(const Map& map, bool with_places = false) : arguments(arguments_of(map)) {
     const int64_t num_edges = map.num_edges();
-    indptr.reserve(map.num_src + 1);
-    if (with_places) places.reserve(num_edges);
-    if (map.weight) weight.reserve(num_edges);
+    auto* indptr = take<int64_t>(map.num_src + 1);
+    if (with_places) places = take<int64_t>(num_edges);
+    float* weight = map.weight ? take<float>(num_edges) : nullptr;
     with_ids(map.indices, [&]<typename Id>(const Id* sources) {
-      Id* destinations = nullptr;
-      if constexpr (sizeof(Id) == 4) {
-        narrow.reserve(num_edges);
-        destinations = narrow.data();
-      } else {
-        wide.reserve(num_edges);
-        destinations = wide.data();
-      }
+      Id* destinations = take<Id>(num_edges);
       const auto rows = [&](int64_t first) { return RowCursor(map.indptr.data(), map.num_dst, first); };
       const auto emit = [&](int64_t edge, int64_t place, RowCursor& row) {
         destinations[place] = static_cast<Id>(row.row_of(edge));
@@ -269,28 +266,39 @@ struct Reversed {
         if (with_places) places[place] = edge;
       };
       counting_scatter<uint32_t>(
-          num_edges, map.num_src, indptr.data(), [=](int64_t e) { return sources[e]; }, rows, emit);
+          num_edges, map.num_src, indptr, [=](int64_t e) { return sources[e]; }, rows, emit);
       arguments.indices = destinations;
     });
-    arguments.indptr = indptr.data();
+    arguments.indptr = indptr;
     arguments.num_dst = map.num_src;
-    if (map.weight) arguments.weight = weight.data();
+    arguments.weight = weight;
     arguments.mean = false;
     arguments.src_scale = data_or_null(map.dst_scale);
     arguments.dst_scale = data_or_null(map.src_scale);
     if (!map.mean) return;
-    scale.reserve(map.num_dst);
+    auto* scale = take<float>(map.num_dst);
     for (int64_t v = 0; v < map.num_dst; ++v) {
       const int64_t degree = map.indptr.data()[v + 1] - map.indptr.data()[v];
       scale[v] = 1.0f / static_cast<float>(std::max<int64_t>(degree, 1));
       if (map.dst_scale) scale[v] = map.dst_scale->data()[v] * scale[v];
     }
-    arguments.src_scale = scale.data();
+    arguments.src_scale = scale;
   }
+
+ private:
+  // Memory for so many numbers, in floats.
+  template <typename T>
+  T* take(int64_t count) {
+    memory_.push_back(row_memory(count * static_cast<int64_t>(sizeof(T) / sizeof(float))));
+    return reinterpret_cast<T*>(memory_.back().get());
+  }
+
+  std::vector<std::shared_ptr<float>> memory_;
 };
 
 inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
-                     const FloatMatrix* addend = nullptr, const Epilogue* epilogue = nullptr) {
+                     const FloatMatrix* addend = nullptr, const Epilogue* epilogue = nullptr,
+                     const double* gate_scale = nullptr) {
   if (out.rows == 0 || out.width == 0) return;
   a.width = out.width;
   a.x = {x.data, x.stride};
@@ -301,6 +309,10 @@ inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
     a.num_addend = addend->rows;
   }
   a.epilogue = epilogue;
+  if (gate_scale != nullptr) {
+    a.is_gated = true;
+    a.gate_scale = *gate_scale;
+  }
   run_spmm(a);
 }
 

@@ -85,6 +85,7 @@ struct Step {
   bool of_weight = false, of_other_weight = false, of_bias = false;
   bool transforms_first = false, has_epilogue = false;
   bool sums_again = false;  // backward sums again, so the sums are not kept
+  bool is_gated = false;    // the gradient has passed the ReLU already
   Epilogue epilogue = {};
   FloatMatrix sums = {};
   Attended attended = {};
@@ -98,8 +99,8 @@ struct Plan {
   size_t num_reads;         // the first values are made before the segment
   std::vector<View> views;  // of each operand, in the tensors that hold them
   size_t num_tensors;
-  std::vector<int> writes;     // the values that are read after it
-  std::vector<int> last_read;  // by value: the last operation that reads it; -1: none
+  std::vector<int> writes;                 // the values that are read after it
+  std::vector<int> first_read, last_read;  // by value: the operations that read it; -1: none
   Rates rates;
   double leaky_slope;
 };
@@ -183,8 +184,11 @@ class Pass {
     std::sort(reads_.begin(), reads_.end());
     reads_.erase(std::unique(reads_.begin(), reads_.end()), reads_.end());
     std::vector<int> constant;
-    for (size_t i = 0; i < outs_.size(); ++i)
+    for (size_t i = 0; i < outs_.size(); ++i) {
       if (!wants_[plan_->writes[i]]) constant.push_back(static_cast<int>(i));
+      // Backward does not read it, and leaves it to the caller alone.
+      if (!std::binary_search(reads_.begin(), reads_.end(), static_cast<int>(first_out() + i))) outs_[i] = {};
+    }
     return {std::move(written_), reads_, std::move(constant)};
   }
 
@@ -234,13 +238,13 @@ class Pass {
         const Operation& op = plan_->operations[i];
         FloatMatrix grad = std::move(held[op.out]);
         held[op.out] = {};
-        if (grad.data != nullptr && steps_[i].wants_any())
-          back(op, steps_[i], std::move(grad), given, held, to);
+        if (grad.data != nullptr && steps_[i].wants_any()) back(i, std::move(grad), given, held, to);
         if (!gives_up) continue;
         if (outside_[op.out] < 0) rows_[op.out].free();
         steps_[i].sums.free();
         steps_[i].attended = {};
         steps_[i].sent = {};
+        if (op.edges >= 0) reversed_[op.edges].reset();
       }
       for (size_t i = 0; i < values_.size(); ++i) {
         if (!wants_[i] || held[i].data == nullptr) continue;
@@ -442,6 +446,12 @@ class Pass {
            seconds(in, map.num_dst, 1 + static_cast<int>(step.of_x));
   }
 
+  // Whether backward of an operation reads its result.
+  static bool reads_result(const Operation& op, const Step& step) {
+    if (op.kind == Kind::kMessages) return op.messages->reads_result(*step.sent.programs);
+    return attends(op.kind) ? !op.attention.averages : op.act != 0;
+  }
+
   // Notes which tensors from outside backward reads: those that the autograd functions save.
   void note_reads(const Operation& op, const Step& step) {
     const auto note_value = [&](int value) {
@@ -458,7 +468,7 @@ class Pass {
     if (attends(op.kind)) {
       for (const int value : {op.x, op.other, op.key})
         if (value >= 0) note_value(value);
-      if (!op.attention.averages) note_value(op.out);
+      if (reads_result(op, step)) note_value(op.out);
       if (op.edge_vector() >= 0) {
         note_operand(op.bias);
         note_operand(op.edge_vector());
@@ -470,7 +480,7 @@ class Pass {
       const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
       if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
       if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
-      if (op.messages->reads_result(*step.sent.programs)) note_value(op.out);
+      if (reads_result(op, step)) note_value(op.out);
     } else if (op.kind == Kind::kGine) {
       note_value(op.x);
       note_value(op.other);
@@ -603,15 +613,94 @@ class Pass {
       held = grad;
       return;
     }
-    const FloatMatrix sum = FloatMatrix::make(grad.rows, grad.width);
+    const FloatMatrix sum = held.is_alone() ? held : FloatMatrix::make(grad.rows, grad.width);
     add_rows(held, grad, sum);
     held = sum;
   }
 
-  // The gradient of a value from that of its map.
-  void sum_back(int number, std::vector<std::optional<Map>>& given, const FloatMatrix& grad,
-                const FloatMatrix& out, const FloatMatrix* addend = nullptr) {
-    sum_over(transposed(number, given, false).first, grad, out, addend);
+  // Whether the gradient of a value may take its place. The operation is the only one that reads the value,
+  // or the first: backward has passed all others. It reads the value once, and has done so.
+  bool gives_place(int value, size_t reader) const {
+    if (!has_given_up_ || outside_[value] >= 0 || !rows_[value].is_alone()) return false;
+    const std::vector<int> read = plan_->operations[reader].reads();
+    return plan_->first_read[value] == static_cast<int>(reader) &&
+           std::count(read.begin(), read.end(), value) == 1;
+  }
+
+  FloatMatrix place_of(int value) {
+    const FloatMatrix place = rows_[value];
+    rows_[value].free();
+    return place;
+  }
+
+  // Memory for the gradient of a value: its own, if nothing reads that any more.
+  FloatMatrix gradient_of(int value, size_t reader) {
+    const int maker = value - static_cast<int>(plan_->num_reads);
+    const bool is_read = maker >= 0 && reads_result(plan_->operations[maker], steps_[maker]);
+    if (!is_read && gives_place(value, reader)) return place_of(value);
+    return FloatMatrix::make(rows_[value].rows, rows_[value].width);
+  }
+
+  // The operation that makes a value by a ReLU, if the value's gradient can pass that as it is computed, in
+  // the value's own memory; else -1.
+  int gate_of(int value, size_t reader, const FloatMatrix& held) const {
+    const int maker = value - static_cast<int>(plan_->num_reads);
+    if (maker < 0 || plan_->operations[maker].act != static_cast<int>(Act::kRelu)) return -1;
+    return held.data == nullptr && gives_place(value, reader) ? maker : -1;
+  }
+
+  // The gradient of a value from that of its map, in the transpose of the map. Adds it to that of others.
+  void sum_back(const Operation& op, size_t place, std::vector<std::optional<Map>>& given,
+                const FloatMatrix& grad, FloatMatrix& held, const FloatMatrix& own = {}) {
+    const SpmmArgs turned = transposed(op.edges, given, false).first;
+    const FloatMatrix* addend = own.data != nullptr ? &own : nullptr;
+    const int gate = gate_of(op.x, place, held);
+    const FloatMatrix of_x = gate >= 0 ? place_of(op.x) : gradient_of(op.x, place);
+    sum_over(turned, grad, of_x, addend, nullptr, gate >= 0 ? &steps_[gate].epilogue.keep_scale : nullptr);
+    if (gate >= 0) steps_[gate].is_gated = true;
+    add(held, of_x);
+  }
+
+  // The gradient of a value from that of its product. Through a ReLU it goes by some rows at a time.
+  void multiply_back(const FloatMatrix& grad, const Strided& b, int value, size_t place, FloatMatrix& held) {
+    const int gate = gate_of(value, place, held);
+    const FloatMatrix of_rows = gate >= 0 ? place_of(value) : gradient_of(value, place);
+    if (gate < 0) {
+      multiply(grad, b, of_rows);
+      return add(held, of_rows);
+    }
+    const FloatMatrix beside = FloatMatrix::make(rows_at_once(grad.rows), of_rows.width);
+    for (int64_t first = 0; first < grad.rows; first += beside.rows) {
+      const FloatMatrix some = beside.first(std::min(beside.rows, grad.rows - first)),
+                        to = of_rows.part(first, some.rows);
+      multiply(grad.part(first, some.rows), b, some);
+      EpilogueArgs a = epilogue_arguments(to, to, steps_[gate].epilogue);
+      a.grad = {some.data, some.stride};
+      run_epilogue_backward(a);
+    }
+    steps_[gate].is_gated = true;
+    add(held, of_rows);
+  }
+
+  // Rows that a product takes at a time on the way to its factor's own memory: fewer take little memory, and
+  // each call takes some microseconds.
+  static int64_t rows_at_once(int64_t rows) { return std::min(rows, std::max<int64_t>(256, (rows + 7) / 8)); }
+
+  // grad * b, in the memory of grad if that is possible.
+  static FloatMatrix multiply_over(FloatMatrix grad, const Strided& b, int64_t width, bool overwrites) {
+    if (!overwrites || width != grad.width || grad.rows == rows_at_once(grad.rows)) {
+      const FloatMatrix out = FloatMatrix::make(grad.rows, width);
+      multiply(grad, b, out);
+      return out;
+    }
+    const FloatMatrix beside = FloatMatrix::make(rows_at_once(grad.rows), width);
+    for (int64_t first = 0; first < grad.rows; first += beside.rows) {
+      const FloatMatrix some = beside.first(std::min(beside.rows, grad.rows - first)),
+                        to = grad.part(first, some.rows);
+      multiply(to, b, some);
+      copy_rows(some, to);
+    }
+    return grad;
   }
 
   // The transpose of a map, and the places of its edges in the map, where they are given or asked for.
@@ -621,7 +710,7 @@ class Pass {
     // Several threads may pass back through one graph at a time, and none holds the GIL here.
     const std::lock_guard lock(reversing_);
     if (!reversed_[number]) reversed_[number] = std::make_unique<Reversed>(maps_[number], with_places);
-    return {reversed_[number]->arguments, reversed_[number]->places.data()};
+    return {reversed_[number]->arguments, reversed_[number]->places};
   }
 
   void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
@@ -646,7 +735,7 @@ class Pass {
     if (step.of_other) add(held[op.other], of.dst);
   }
 
-  void message_back(const Operation& op, const Step& step, const FloatMatrix& grad,
+  void message_back(const Operation& op, const Step& step, FloatMatrix grad,
                     const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                     Gradients& to) {
     const Messages& of = *op.messages;
@@ -664,8 +753,8 @@ class Pass {
     if (transposes(op, step)) std::tie(turned, places) = transposed(op.edges, given, reads_edges);
     need(!reads_edges || places != nullptr || turned.num_edges == 0,
          "rows of edges need the places of edges");
-    of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out], grad,
-                gradients);
+    of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out],
+                std::move(grad), gradients);
     for (const MessageSide side : {kSources, kDestinations})
       for (size_t i = 0; i < of.values[side].size(); ++i)
         if (gradients.rows[side][i].data != nullptr) add(held[of.values[side][i]], gradients.rows[side][i]);
@@ -679,8 +768,10 @@ class Pass {
     }
   }
 
-  void back(const Operation& op, const Step& step, FloatMatrix grad, std::vector<std::optional<Map>>& given,
+  void back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>& given,
             std::vector<FloatMatrix>& held, Gradients& to) {
+    const Operation& op = plan_->operations[place];
+    Step& step = steps_[place];
     const Operand *weight = operand(op.weight), *other_weight = operand(op.other_weight);
     const FloatMatrix &x = rows_[op.x], &out = rows_[op.out];
     const auto gram_to = [&](const FloatMatrix& rows, const FloatMatrix& of, int number) {
@@ -689,19 +780,22 @@ class Pass {
     };
     if (step.has_epilogue) {
       const bool overwrites = grad.own.use_count() == 1 && grad.stride == grad.width;
-      const FloatMatrix rows = overwrites ? grad : FloatMatrix::make(grad.rows, grad.width);
-      EpilogueArgs a = epilogue_arguments(op.act != 0 ? out : grad, rows, step.epilogue);
+      const FloatMatrix rows = overwrites || step.is_gated ? grad : FloatMatrix::make(grad.rows, grad.width);
+      EpilogueArgs a = epilogue_arguments(op.act != 0 && !step.is_gated ? out : grad, rows,
+                                          step.is_gated ? Epilogue{} : step.epilogue);
       a.grad = {grad.data, grad.stride};
       if (step.of_bias) a.grad_bias = gradient(op.bias, to);
       run_epilogue_backward(a);
       grad = rows;
+      if (has_given_up_ && outside_[op.out] < 0) rows_[op.out].free();
     }
     switch (op.kind) {
       case Kind::kAggregateLinear: {
         if (step.of_other_weight) gram_to(grad, x.first(out.rows), op.other_weight);
         if (!step.transforms_first) {
+          FloatMatrix sums = step.sums;
+          if (has_given_up_) step.sums.free();
           if (step.of_weight) {
-            FloatMatrix sums = step.sums;
             if (step.sums_again) {
               sums = FloatMatrix::make(out.rows, x.width);
               sum_over(arguments_of(maps_[op.edges]), x, sums);
@@ -709,30 +803,30 @@ class Pass {
             gram_to(grad, sums, op.weight);
           }
           if (!step.of_x) return;
-          const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width),
-                            of_sums = FloatMatrix::make(grad.rows, x.width);
-          const FloatMatrix own = of_x.first(grad.rows);
-          if (other_weight != nullptr) multiply(grad, other_weight->whole(), own);
+          // The gradient of the sums takes their place, and that of own rows the place of grad.
+          const FloatMatrix of_sums = sums.is_alone() ? sums : FloatMatrix::make(grad.rows, x.width);
           multiply(grad, weight->whole(), of_sums);
-          sum_back(op.edges, given, of_sums, of_x, other_weight != nullptr ? &own : nullptr);
-          return add(held[op.x], of_x);
+          sums.free();
+          FloatMatrix own;
+          const bool overwrites = grad.is_alone();
+          if (other_weight != nullptr)
+            own = multiply_over(std::move(grad), other_weight->whole(), x.width, overwrites);
+          grad.free();
+          return sum_back(op, place, given, of_sums, held[op.x], own);
         }
         if (!step.of_x && !step.of_weight) return;
         const FloatMatrix products = FloatMatrix::make(x.rows, grad.width);
-        sum_back(op.edges, given, grad, products);
+        sum_over(transposed(op.edges, given, false).first, grad, products);
         if (step.of_weight) gram_to(products, x, op.weight);
         if (!step.of_x) return;
-        const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
+        if (other_weight == nullptr) return multiply_back(products, weight->whole(), op.x, place, held[op.x]);
+        const FloatMatrix of_x = gradient_of(op.x, place);
         multiply(products, weight->whole(), of_x);
-        if (other_weight != nullptr) multiply(grad, other_weight->whole(), of_x.first(grad.rows), true);
+        multiply(grad, other_weight->whole(), of_x.first(grad.rows), true);
         return add(held[op.x], of_x);
       }
       case Kind::kAggregate: {
-        if (step.of_x) {
-          const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
-          sum_back(op.edges, given, grad, of_x);
-          add(held[op.x], of_x);
-        }
+        if (step.of_x) sum_back(op, place, given, grad, held[op.x]);
         if (step.of_other) add(held[op.other], grad.first(rows_[op.other].rows));
         return;
       }
@@ -740,10 +834,8 @@ class Pass {
         for (const bool is_other : {false, true}) {
           const int value = is_other ? op.other : op.x, number = is_other ? op.other_weight : op.weight;
           if (is_other ? step.of_other_weight : step.of_weight) gram_to(grad, rows_[value], number);
-          if (!(is_other ? step.of_other : step.of_x)) continue;
-          const FloatMatrix of_rows = FloatMatrix::make(grad.rows, rows_[value].width);
-          multiply(grad, (is_other ? other_weight : weight)->whole(), of_rows);
-          add(held[value], of_rows);
+          if (is_other ? step.of_other : step.of_x)
+            multiply_back(grad, (is_other ? other_weight : weight)->whole(), value, place, held[value]);
         }
         return;
       case Kind::kEpilogue:
@@ -767,7 +859,7 @@ class Pass {
       case Kind::kDot:
         return attend_back(op, step, std::move(grad), given, held, to);
       case Kind::kMessages:
-        return message_back(op, step, grad, given, held, to);
+        return message_back(op, step, std::move(grad), given, held, to);
       case Kind::kGine: {
         FloatMatrix of_edges;
         if (step.of_other) {
@@ -827,6 +919,7 @@ class Segment {
                                         num_operands,
                                         std::move(writes),
                                         std::vector<int>(num_reads + operations.size(), -1),
+                                        std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope});
     for (size_t i = 0; i < (views.empty() ? num_operands : 0); ++i)
@@ -871,6 +964,7 @@ class Segment {
       for (const int value : plan_->operations.back().reads()) {
         need_count(value, 0, next - 1, "values");
         plan_->last_read[value] = static_cast<int>(plan_->operations.size()) - 1;
+        if (plan_->first_read[value] < 0) plan_->first_read[value] = plan_->last_read[value];
       }
       ++next;
     }

@@ -37,7 +37,7 @@ from graphbraid.fullgraph.batches.joined_ops import (
 from graphbraid.machine.hardware import Rates
 from graphbraid.ops.attention import first_keys
 from graphbraid.ops.epilogue import ACTIVATION_CODES, LEAKY_SLOPE
-from graphbraid.ops.kernels import counts_memory, watching
+from graphbraid.ops.kernels import watching
 from graphbraid.ops.library import once_differentiable
 from graphbraid.ops.message_kernel import keeps_logits
 from graphbraid.ops.message_programs import kinds_of, native_programs, parameters_read
@@ -255,7 +255,7 @@ class NativeSegment:
         x = values[0]
         if run.is_half or watching() is not None:
             return None
-        if x.dtype is not _FLOAT32 or not x.is_cpu or type(x) not in _PLAIN or counts_memory():
+        if x.dtype is not _FLOAT32 or not x.is_cpu or type(x) not in _PLAIN:
             return None
         kernels: Any = native.kernels()
         of_edges = [_of_edges(op, roles, run) for op, roles in self._messages]
