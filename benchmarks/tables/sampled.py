@@ -85,19 +85,22 @@ def models() -> str:
 def tiny_models() -> str:
     """Steps on batches so small that they show the time of Python and of torch."""
     rows = [row for row in read_rows("sampled_models") if "seeds" in row]
-    lines = []
+    lines, has_outside = [], any("outside_ms" in row for row in rows)
     for row in rows:
         ms = row["ms"]
         leads = {way: f" ({ms[way] / ms['compiled']:.1f}x)" for way in [*MODEL_WAYS][:3] if way in ms}
         times = [f"{1e3 * ms[way]:,.0f} us{leads.get(way, '')}" if way in ms else "-" for way in MODEL_WAYS]
-        lines.append([f"{row['model']} {row['hidden']}", *times])
+        outside = [f"{1e3 * row['outside_ms']:,.0f} us" if "outside_ms" in row else "-"] * has_outside
+        lines.append([f"{row['model']} {row['hidden']}", *times, *outside])
     fanouts = ",".join(map(str, rows[0]["fanouts"]))
     note = (
         f"Gradients set to None, forward, loss and backward of three layers on {rows[0]['graph']}. "
         f"Seeds: {rows[0]['seeds']}, fanouts {fanouts}. "
         "Processor time of one thread, the least of a batch's turns."
     )
-    heads = ("a step", *MODEL_WAYS.values())
+    if has_outside:
+        note += " Outside of kernels: a compiled step without its calls of compiled code for both directions."
+    heads = ("a step", *MODEL_WAYS.values(), *["outside of kernels"] * has_outside)
     return "\n\n".join([table(heads, lines), note, where(rows, "benchmarks.sampling.models")])
 
 
