@@ -72,7 +72,7 @@ class BatchEngine(CompiledModule):
     @typed
     def __init__(self, model: nn.Module, *, strict: bool = False) -> None:
         super().__init__(model)
-        vars(self).update(_runner=BatchRunner(model, strict=strict), _callings={})
+        vars(self).update(_runner=BatchRunner(model, strict=strict, chooses=not strict), _callings={})
 
     @property
     def why(self) -> NotLoweredError | None:

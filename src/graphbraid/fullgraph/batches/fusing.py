@@ -6,14 +6,14 @@ The sizes of batches are not known here, so the order of a product and a sum is 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
 
 from graphbraid.fullgraph import program as ir
-from graphbraid.fullgraph.batches.segments import segments_of
+from graphbraid.fullgraph.batches.segments import Parts, segments_of
 from graphbraid.fullgraph.lowering.levels import on_needed_rows
 from graphbraid.fullgraph.lowering.passes import merged_epilogues, until_same
 from graphbraid.ops.epilogue import ACTIVATION_CODES
@@ -21,6 +21,11 @@ from graphbraid.ops.epilogue import ACTIVATION_CODES
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
 _LEAVES_RESULT = (ir.AggregateLinear, ir.Aggregate, ir.Linear, ir.Add, ir.Combine, ir.Gine, ir.Normalise)
 """Operations whose result is new memory that their backward does not read."""
+_SUMS = (ir.AggregateLinear, ir.Aggregate)
+_START = 1 << 15
+"""Elements of edges' rows that PyTorch passes on while messages outside of segments start."""
+_MOST = 1 << 20
+"""Elements of all edges' rows of a layer up to which a batch is small: 4 MiB."""
 
 
 class BatchProgram:
@@ -57,6 +62,9 @@ class BatchProgram:
         """Results that may be written over the first input."""
         self.parts = segments_of(fused.ops, _last_reads(fused), fused.output, fused.width)
         """Segments, and operations by themselves, with the values that nothing after each one reads."""
+        self.delay = _delay(self.parts, fused.ops)
+        """What the program takes to start beyond the model's own calls, in elements of edges' rows."""
+        self._walks = _walks(fused)
         self.breaks = tuple(op for op in fused.ops if isinstance(op, ir.Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         norms = (op for op in fused.ops if isinstance(op, ir.Normalise))
@@ -72,8 +80,65 @@ class BatchProgram:
         """Return the nodes for which a value has rows."""
         return self._places[value]
 
+    def takes_longer(self, num_edges: int, by_hop: Sequence[int] | None) -> bool:
+        """Return whether the model as it is written takes PyTorch less time, on a batch with so few edges.
+
+        It has no operations to start, but passes on a row for each edge of the batch in every layer. Trimmed
+        levels have fewer edges, and segments keep no row for any. The numbers are of measured batches.
+
+        Args:
+            num_edges: number of the batch's edges.
+            by_hop: the same by hop, the seeds' first; None if the program does not trim the batch.
+        """
+        if num_edges * max(width for _, width, _ in self._walks) > _MOST:
+            return False
+        saved = 0.0
+        for level, width, share in self._walks:
+            is_whole = by_hop is None or level < self.last_coupled
+            own = num_edges if is_whole or by_hop is None else sum(by_hop[: self.num_levels - 1 - level])
+            saved += width * (num_edges - share * own)
+        return saved <= self.delay
+
     def __str__(self) -> str:
         return self._text
+
+
+def _delay(parts: Parts, ops: Sequence[ir.Operation]) -> float:
+    """Return :attr:`BatchProgram.delay`.
+
+    The weights are fitted to the steps of 135 listed models (:mod:`benchmarks.fullgraph.models`) on 21 edges.
+    What an engine does before the model runs as written is taken off.
+    """
+    found, alone = -0.15, {id(part) for part, _ in parts}
+    for op in ops:
+        if isinstance(op, ir.Messages):
+            if any(
+                one.__name__ == "QuantileAggregation" for m in op.layer.modules() for one in type(m).__mro__
+            ):
+                return 0.0  # PyG's own fails if the last nodes have no edges
+            found += 1.0 if id(op) in alone else -0.25
+        elif isinstance(op, ir.Break):
+            found += 0.15 + 0.75 * len(op.layers)
+        elif isinstance(op, ir.Attention | ir.RelationAttention):
+            found -= 0.5  # PyG's own makes many calls
+        elif op.moves:
+            is_gcn = isinstance(op, _SUMS) and op.adjacency.kind == "gcn"
+            found -= 0.0 if isinstance(op, ir.DestinationRows) else 0.15 if is_gcn else 0.1
+        else:
+            found += 0.12 if isinstance(op, ir.Normalise) else 0.03
+    return max(found, 0.0) * _START
+
+
+def _walks(program: ir.Program) -> list[tuple[int, int, float]]:
+    """Return level, width, and the share of PyTorch's time for an edge, of each walk over edges."""
+    found = []
+    for op in program.ops:
+        if op.moves and not isinstance(op, ir.DestinationRows):
+            width, share = program.width(op.inputs[0]), 0.0
+            if isinstance(op, ir.Messages):
+                width, share = op.edge_width, 0.0 if op.steps else 1.75 if op.draws else 1.0
+            found.append((program.place(op.inputs[0]).level, width, share))
+    return found
 
 
 def couples_rows(op: ir.Operation) -> bool:

@@ -14,6 +14,7 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -74,10 +75,13 @@ class BatchRunner:
         model: any module.
         strict: whether to raise an error instead of running a model as it is written.
         warns: whether to warn once if it runs as it is written.
+        chooses: whether a batch so small that its program takes longer runs as the model is written.
     """
 
-    def __init__(self, model: nn.Module, *, strict: bool = False, warns: bool = True) -> None:
-        self.model, self.strict, self.warns = model, strict, warns
+    def __init__(
+        self, model: nn.Module, *, strict: bool = False, warns: bool = True, chooses: bool = False
+    ) -> None:
+        self.model, self.strict, self.warns, self.chooses = model, strict, warns, chooses
         self._lock, self._forms = lock_of(model), list[_Form]()
         self._num_changes = 0
         self._unread: ModelWatch | None = None
@@ -98,6 +102,8 @@ class BatchRunner:
         """
         found = self._program_for(call)
         if isinstance(found, BatchProgram):
+            found = self._why_small(found, call) or found
+        if isinstance(found, BatchProgram):
             self.last = found
             if found.breaks and self.warns:
                 parts = "".join(f"\n  {reason}" for reason in reasons_of(found.breaks))
@@ -114,14 +120,16 @@ class BatchRunner:
             given = {what: call.values[what] for what in call.calling.roles}
         except ConfigError as error:  # a batch in layout 'blocks' has no edge_index
             raise ConfigError(f"{found}. As the model is written, it cannot run either: {error}") from error
-        with fused_layers(self.model), call.around():
+        with nullcontext() if found.code == "small" else fused_layers(self.model), call.around():
             out = call.calling.run(self.model, given)
         if call.num_seeds is None:
             return out
+        if found.code == "small" and not call.given.typed:
+            return out[: call.num_seeds]
         return _of_seeds(out, call, call.num_seeds)
 
     def runs_as_written(self, why: NotLoweredError, *, stacklevel: int = 1) -> None:
-        """Note that a call runs as it is written, and warn of the first one.
+        """Note that a call runs as it is written, and warn of the first one but of small batches.
 
         Raises:
             ConfigError: ``strict`` is set.
@@ -129,7 +137,7 @@ class BatchRunner:
         self.last = why
         if self.strict:
             raise ConfigError(f"strict=True, and {self._text_of(why)}")
-        if self.warns:
+        if self.warns and why.code != "small":
             self._warn(self._text_of(why), stacklevel + 1)
 
     def _warn(self, text: str, stacklevel: int) -> None:
@@ -165,12 +173,30 @@ class BatchRunner:
             self.last = program = self._program_for(call)
             if isinstance(program, BatchProgram):
                 lines = timed_lines(self.model, program, lambda: _run_of(program, call, NotedRun))
-                return "\n".join((str(program), *lines))
+                small = self._why_small(program, call)
+                return "\n".join((*(() if small is None else [self._text_of(small)]), str(program), *lines))
         if self.last is None:
             return "Nothing has run yet: a model is read at its first batch."
         if isinstance(self.last, NotLoweredError):
             return self._text_of(self.last)
         return "\n".join((str(self.last), *self.recorded.lines()))
+
+    def _why_small(self, program: BatchProgram, call: BatchCall) -> NotLoweredError | None:
+        """Return why a batch runs as the model is written although there is a program; None if it does not.
+
+        Edges are counted and no clock is read, so that a batch runs in the same way each time.
+        """
+        batch = call.batch
+        can_choose = self.chooses and program.delay > 0 and program.read.returned is None
+        if not can_choose or getattr(batch, "layout", "") == "blocks":
+            return None
+        num_edges = call.num_edges
+        by_hop = getattr(batch, "num_sampled_edges", None) if call.trims and not call.given.typed else None
+        by_hop = by_hop if isinstance(by_hop, list) else None
+        is_small = all(x.is_cpu for x in call.x.values()) and program.takes_longer(num_edges, by_hop)
+        what = f"on {num_edges:,} edges PyTorch takes less time for the model as it is written"
+        needed = "strict=True to run the program on every batch"
+        return NotLoweredError("batch", what, needed, code="small") if is_small else None
 
     # ---- programs
 
