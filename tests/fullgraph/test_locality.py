@@ -15,7 +15,7 @@ from tests.suites import examples
 import graphbraid
 from graphbraid import Graph, SparseFeatures, native
 from graphbraid.fullgraph import ALL, Engine
-from graphbraid.fullgraph.lowering import locality
+from graphbraid.fullgraph.lowering import levels, locality, lower_program
 from graphbraid.fullgraph.lowering.levels import everything, reach, towards
 from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.lower_program import with_shared_transpose
@@ -108,6 +108,19 @@ def test_renumbering_changes_no_bit_of_the_outputs(name, kind):
     torch.manual_seed(1)
     engine = assert_same_numbers(MODELS[name](dropout=0.0), graph)
     assert decision(engine).taken, engine.explain()
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_nodes_of_one_degree_stand_together(kind, monkeypatch):
+    for module in (levels, lower_program):
+        monkeypatch.setattr(module, "STRETCH", 16)
+    graph = planted(**GRAPHS[kind])
+    engine = assert_same_numbers(MODELS["gcn"](dropout=0.0), graph)
+    assert "those of one degree stand together" in decision(engine).what
+    degrees = graph.csc.degrees()
+    for nodes in everything(NODES, 2).by_degree(degrees).nodes.split(16):
+        assert int(nodes.max() - nodes.min()) < 16
+        assert bool((degrees[nodes].diff() >= 0).all())
 
 
 @settings(max_examples=examples(40))

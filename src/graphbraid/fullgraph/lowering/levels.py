@@ -17,6 +17,10 @@ from graphbraid.graph.types import Relation
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.gather import places_of
 
+FEW_EDGES = 1 << 22
+"""Most edges of a small graph, whose edges may be copied in another order."""
+STRETCH = 1 << 12
+"""Nodes that follow each other and may change places: few enough to leave their rows in the same cache."""
 _EDGES_AT_A_TIME = 1 << 21
 """Edges relabelled at a time, which bounds the temporary memory of building the levels."""
 
@@ -157,6 +161,17 @@ class Reach:
             part = self.nodes[begin:end]
             parts.append(part.sort().values if rank is None else part[rank[part].argsort()])
         return Reach(torch.cat(parts), self.sizes)
+
+    def by_degree(self, degrees: Tensor) -> Reach:
+        """Return the same levels, with the nodes of each stretch sorted by their ``degrees``.
+
+        A loop over a row's edges that is as long as the one before ends where the processor predicts it.
+        """
+        stretch = torch.arange(len(self.nodes)) // STRETCH
+        key = stretch * (int(degrees.max()) + 1) + degrees[self.nodes]
+        rank = torch.empty_like(degrees)
+        rank[self.nodes[key.argsort(stable=True)]] = torch.arange(len(self.nodes))
+        return self.ordered(rank)
 
 
 def everything(num_nodes: int, num_blocks: int) -> Reach:

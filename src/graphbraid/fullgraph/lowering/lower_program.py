@@ -19,6 +19,8 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import Device
 from graphbraid.fullgraph.lowering.costs import CostModel, NodeTypeSizes, constant_bytes, in_bytes, row_reads
 from graphbraid.fullgraph.lowering.levels import (
+    FEW_EDGES,
+    STRETCH,
     Block,
     Blocks,
     PartView,
@@ -31,7 +33,7 @@ from graphbraid.fullgraph.lowering.levels import (
     towards,
     whole_graph,
 )
-from graphbraid.fullgraph.lowering.locality import choose_order, feature_copies
+from graphbraid.fullgraph.lowering.locality import added_bytes, choose_order, feature_copies
 from graphbraid.fullgraph.lowering.options import CompileOptions, passed_to_stream, streamed
 from graphbraid.fullgraph.lowering.passes import through_passes
 from graphbraid.graph import Graph
@@ -274,7 +276,7 @@ def _renumbered(
 ) -> tuple[ir.Program, Reach | None]:
     """Choose the order of the levels' nodes; None for the levels means all nodes in the graph's order."""
     reads, cache_bytes = row_reads(program), options.cache_bytes_by(costs.rates)
-    left_alone = None
+    left_alone, better = None, None
     if "locality" not in options.passes:
         left_alone = "switched off"
     elif not options.device.is_host:
@@ -287,19 +289,22 @@ def _renumbered(
         left_alone = "a part that runs as written reads rows in the graph's order"
     elif not reads:
         left_alone = "nothing is aggregated every epoch"
-    elif all(costs.fits(read, cache_bytes) for read in reads):
-        left_alone = f"rows fit in {in_bytes(cache_bytes)} of cache in any order"
     if left_alone is not None:
         return program.decided("locality", False, left_alone), reached
-    better, decision = choose_order(
-        program,
-        csc,
-        reached or everything(csc.num_dst, program.num_levels - 1),
-        costs,
-        reads,
-        allowed_bytes=options.allowed_bytes() - constant_bytes(program, costs),
-        cache_bytes=cache_bytes,
-    )
+    every = reached or everything(csc.num_dst, program.num_levels - 1)
+    allowed = options.allowed_bytes() - constant_bytes(program, costs)
+    if all(costs.fits(read, cache_bytes) for read in reads):
+        why = f"rows fit in {in_bytes(cache_bytes)} of cache in any order"
+        decision = ir.Decision(name="locality", taken=False, what=why)
+    else:
+        better, decision = choose_order(
+            program, csc, every, costs, reads, allowed_bytes=allowed, cache_bytes=cache_bytes
+        )
+    is_small = csc.num_dst >= STRETCH and csc.num_edges <= FEW_EDGES and options.features is None
+    if is_small and (better or reached or added_bytes(program, csc, costs) <= allowed):
+        better = (better or every).by_degree(csc.degrees().to(torch.int64))
+        what = f"{decision.what}; of {STRETCH:,} nodes in succession, those of one degree stand together"
+        decision = replace(decision, taken=True, what=what)
     return program.rewritten(program.ops, decision), better or reached
 
 
