@@ -154,7 +154,7 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.Gine: 11,
 }
 _ATTENTIONS, _DOT = {"gat": 7, "gatv2": 8}, 9
-"""Numbers of the kinds in ``segment.cpp``; those of attentions by their own kind."""
+"""Numbers of the kinds in ``csrc/segments/plan.h``; those of attentions by their own kind."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
 """The edges of an attention or of messages, without coefficients."""
