@@ -224,6 +224,18 @@ def table():
     return nn.Embedding(NODES, HIDDEN)
 
 
+def of_a_pair(self, x, edge_index):
+    h = self.first(x, edge_index)
+    return self.head(self.layer((h, h.relu()), edge_index))
+
+
+def of_few_rows(self, x, edge_index):
+    """The layer's destinations are the first nodes, and no message reads their rows."""
+    h = self.first(x, edge_index)
+    some = self.layer((h, h[:9]), edge_index[:, edge_index[1] < 9])
+    return self.head(self.second(h + F.pad(some, (0, 0, 0, h.size(0) - 9)), edge_index))
+
+
 MODELS = {
     "at the start": (at_the_start, GCN, lambda: {"scale": parameter(CHANNELS)}),
     "gated": (gated, GCN, lambda: {"gate": parameter(HIDDEN)}),
@@ -253,6 +265,8 @@ MODELS = {
     "by value, twice": (a_module_twice, GIN, lambda: {"part": ByValue()}),
     "attention of all to all": (a_module, GCN, lambda: {"part": Drawn()}),
     "MFConv": (a_layer, GCN, lambda: {"layer": pyg.MFConv(HIDDEN, HIDDEN)}),
+    "MFConv of a pair": (of_a_pair, GCN, lambda: {"layer": pyg.MFConv((HIDDEN, HIDDEN), HIDDEN, 3)}),
+    "MFConv of few rows": (of_few_rows, GCN, lambda: {"layer": pyg.MFConv((HIDDEN, HIDDEN), HIDDEN, 3)}),
     "a layer of one's own": (a_layer, SAGE, lambda: {"layer": Attending()}),
     "other edges": (own_edges, SAGE, lambda: {"layer": Attending()}),
     "by mode": (by_mode, GCN, dict),
@@ -423,7 +437,7 @@ def test_what_cannot_stand_between_lowered_operations_runs_as_written(run, parts
 
 def test_a_model_whose_layers_all_run_as_written_has_no_breaks():
     torch.manual_seed(5)
-    engine = engine_of(calls(gated)(pyg.MFConv, gate=parameter(HIDDEN)), data_of("untidy"))
+    engine = engine_of(calls(gated)(pyg.SuperGATConv, gate=parameter(HIDDEN)), data_of("untidy"))
     assert isinstance(engine, Uncompiled)
     assert "its forward cannot be traced" in engine.explain()
 

@@ -165,7 +165,6 @@ _OPTIONS_OF = {
 }
 _ATTENTION_LEFT = {
     "fill_value=True": {"fill_value": True},
-    "aggr='max'": {"aggr": "max"},
     "flow='target_to_source'": {"flow": "target_to_source"},
 }
 _LEARNED_BY = {"GATConv": "att_edge", "GATv2Conv": "att"}
@@ -209,6 +208,7 @@ def _attention_cases(kind):
             left_alone(part, option, lambda o=given: Featured(made(**o)))
             for option, given in _ATTENTION_LEFT.items()
         ),
+        partly_lowered(part, "aggr='max'", lambda: Featured(made(aggr="max")), "add_self_loops"),
         left_alone(
             part,
             "a vector of numbers",

@@ -250,7 +250,7 @@ def through_numpy(self, x, edge_index):
 
 
 _LEFT_FORWARDS = {
-    asks_for_the_rank_of_heads: "compares sizes of",
+    asks_for_the_rank_of_heads: "goes by sizes of",
     by_value: "cannot be traced",
     by_shape: "cannot be traced|no operation",
     without_gradients: "without gradients",

@@ -78,10 +78,10 @@ _GAT_OPTIONS = {
     "residual=True": {"residual": True},
     "heads=2, concat=False, residual=True": {"heads": 2, "concat": False, "residual": True},
     "fill_value='max', which nothing reads": {"fill_value": "max"},
-}
-_GAT_LEFT = {
     "aggr='mean'": {"aggr": "mean"},
     "aggr='max'": {"aggr": "max"},
+}
+_GAT_LEFT = {
     "flow='target_to_source'": {"flow": "target_to_source"},
     "dropout=1.0": {"dropout": 1.0},
 }

@@ -170,6 +170,36 @@ class Pairs(Own):
         return torch.sigmoid(x_i - x_j) * h_j
 
 
+class Updated(Own):
+    """Computes coefficients of edges before, by ``edge_update``, and returns early without edges."""
+
+    def forward(self, x, edge_index):
+        h = self.lin(x)
+        alpha = self.edge_updater(edge_index, x=h, scale=0.5)
+        return self.own(x) + self.propagate(edge_index, x=h, alpha=alpha)
+
+    def edge_update(self, x_i, x_j, scale, index, ptr, size_i):
+        score = scale * ((x_i + x_j).tanh() * self.att).sum(-1)
+        return score if index.numel() == 0 else softmax(score, index, ptr, size_i)
+
+    def message(self, x_j, alpha):
+        return alpha.view(-1, 1) * x_j
+
+
+class UpdatedFeatures(Own):
+    """Computes a row of each edge before, of the edges' features and both ends."""
+
+    def forward(self, x, edge_index, edge_attr):
+        gate = self.edge_updater(edge_index, x=self.lin(x), edge_attr=edge_attr)
+        return self.own(x) + self.propagate(edge_index, h=self.own(x), gate=gate)
+
+    def edge_update(self, x_i, x_j, edge_attr):
+        return torch.sigmoid(x_i - x_j + self.edge(edge_attr))
+
+    def message(self, h_j, gate):
+        return gate * h_j
+
+
 class WithFeatures(Own):
     """Reads the edges' features."""
 
@@ -238,7 +268,37 @@ def _propagated(self, edge_index, x):
     return x * 2
 
 
+def _updated_of_other_rows(self, x, edge_index):
+    alpha = self.edge_updater(edge_index, x=self.own(x), scale=0.5)
+    return self.propagate(edge_index, x=self.lin(x), alpha=alpha)
+
+
+def _updated_along_others(self, x, edge_index):
+    x = self.lin(x)
+    alpha = self.edge_updater(edge_index.flip(0), x=x, scale=0.5)
+    return self.propagate(edge_index, x=x, alpha=alpha)
+
+
+def _updated_before_a_write(self, x, edge_index):
+    x = self.lin(x)
+    alpha = self.edge_updater(edge_index, x=x, scale=0.5)
+    return self.propagate(edge_index, x=x.relu_(), alpha=alpha)
+
+
+def _updated_by_its_own(self, edge_index, x, scale):
+    return x[edge_index[0], 0] * scale
+
+
+def updating(**members):
+    """A maker of layers with an ``edge_update`` and these members."""
+    return layer(type(f"Own{next(_NUMBERS)}", (Updated,), members))
+
+
 _OVERRIDDEN = {
+    "an edge_update of other rows": (updating(forward=_updated_of_other_rows), "another 'x_[ij]'"),
+    "an edge_update along other edges": (updating(forward=_updated_along_others), "along other edges"),
+    "an edge_update before a write": (updating(forward=_updated_before_a_write), "may change"),
+    "an edge_updater of its own": (updating(edge_updater=_updated_by_its_own), "edge_updater of its own"),
     "an aggregate of its own": (gated(aggregate=_aggregated), "aggregate of its own"),
     "an aggregate that scatters twice": (gated(aggregate=_scattered_twice), "aggregate of its own"),
     "an aggregate that keeps messages": (gated(aggregate=_scattered_and_kept), "'kept'|of its own"),
@@ -282,6 +342,8 @@ MESSAGES = [
     Case(_PART, "heads", lambda: Stack(layer(Headed), hidden=8)),
     Case(_PART, "an update", lambda: Stack(layer(Updating))),
     Case(_PART, "a pair of matrices", lambda: Stack(layer(Pairs))),
+    *(Case(_PART, f"an edge_update, {a}", lambda a=a: Stack(layer(Updated, aggr=a))) for a in ("add", "max")),
+    Case(_PART, "an edge_update of features", lambda: Featured(layer(UpdatedFeatures)), prepare=FEATURED),
     Case(_PART, "edge features", lambda: Featured(layer(WithFeatures)), prepare=FEATURED),
     Case(_PART, "edge features, max", lambda: Featured(layer(WithFeatures, aggr="max")), prepare=FEATURED),
     Case(_PART, "edge weights", lambda: Weighted(layer(WithWeights))),

@@ -2,7 +2,7 @@
 
 import torch
 import torch_geometric.nn as pyg
-from tests.fullgraph.matrix.case import Case, layer, left
+from tests.fullgraph.matrix.case import Case, layer, left, partly
 from tests.fullgraph.matrix.cases_edges import FEATURED, FEATURES, Featured
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES
 from tests.fullgraph.matrix.models import HIDDEN, Stack, Weighted
@@ -42,6 +42,13 @@ class Narrowed(nn.Module):
 
 class Doubled(pyg.GCNConv):
     """Calls PyG's own forward."""
+
+    def forward(self, x, edge_index):
+        return super().forward(2 * x, edge_index)
+
+
+class LouderGAT(pyg.GATConv):
+    """Calls PyG's own forward, which computes coefficients of edges by ``edge_updater`` before."""
 
     def forward(self, x, edge_index):
         return super().forward(2 * x, edge_index)
@@ -111,6 +118,7 @@ _LAYERS = {
     "ClusterGCNConv(diag_lambda=0.3)": layer(pyg.ClusterGCNConv, diag_lambda=0.3),
     "FeaStConv(heads=2)": layer(pyg.FeaStConv, heads=2),
     "GCNConv's subclass": Doubled,
+    "GATConv's subclass": lambda i, o: LouderGAT(i, o // 2, heads=2),
     "the layer of PyG's tutorial": Tutorial,
     "GraphConv(aggr=['mul', 'var'])": layer(pyg.GraphConv, aggr=["mul", "var"], aggr_kwargs={"mode": "sum"}),
 }
@@ -123,7 +131,11 @@ _WITH_FEATURES = {
         pyg.GeneralConv, in_edge_channels=FEATURES, attention=True, attention_type="dot_product", heads=2
     ),
 }
-_LEFT = {"MFConv": "cannot be traced", "SuperGATConv": "cannot be traced"}
+_MF = {
+    "MFConv": {},
+    "MFConv(max_degree=2, bias=False)": {"max_degree": 2, "bias": False},
+    "MFConv(aggr='max')": {"max_degree": 4, "aggr": "max"},
+}
 TRACED = [
     *(Case(_PART, name, lambda m=make: Stack(m)) for name, make in _LAYERS.items()),
     *(
@@ -138,5 +150,9 @@ TRACED = [
         prepare=FEATURED,
     ),
     Case(_PART, "LEConv with edge_weight", lambda: Weighted(layer(pyg.LEConv))),
-    *(left(_PART, name, lambda n=name: Stack(layer(getattr(pyg, n))), why) for name, why in _LEFT.items()),
+    *(
+        partly(_PART, name, lambda o=o: Stack(layer(pyg.MFConv, **o)), "index_copy")
+        for name, o in _MF.items()
+    ),
+    left(_PART, "SuperGATConv", lambda: Stack(layer(pyg.SuperGATConv)), "cannot be traced"),
 ]

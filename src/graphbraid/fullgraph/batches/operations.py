@@ -408,8 +408,7 @@ def _along_row(op: ir.AlongRow, run: BatchRun) -> Tensor:
     if op.kind == "norm":
         length: Tensor = x.norm(dim=1, keepdim=True)
         return length
-    pieces = x.view(len(x), x.shape[1] // op.width_out, op.width_out)
-    return pieces.sum(1) if op.kind == "sum" else pieces.mean(1)
+    return op.pieces(x).sum(1) if op.kind == "sum" else op.pieces(x).mean(1)
 
 
 RUN: dict[type[ir.Operation], Callable[[Any, BatchRun], Tensor]] = {

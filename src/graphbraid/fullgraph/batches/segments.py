@@ -64,7 +64,7 @@ def _compiles(op: ir.Operation) -> bool:
         return _compiles_messages(op) or _dot_products_of(op) is not None
     if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
         return op.kind == "gatv2" or len(op.inputs) == 1
-    is_mean = isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1
+    is_mean = isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1 and not op.by_head
     return is_mean or isinstance(op, ir.Gine) or can_join(op)
 
 

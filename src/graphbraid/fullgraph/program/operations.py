@@ -556,5 +556,14 @@ class AlongRow(Operation):
     """``sum``, ``mean`` or ``norm``."""
     width_out: int = 1
     """Number of columns of a piece, and of the result: 1 for one number of each row, as a norm is."""
+    by_head: bool = False
+    """Whether the numbers that become one stand side by side, as a head's do, and not one in each piece."""
     symbol = "along the row"
     shown = "{op.kind}, width {op.width_out}"
+
+    def pieces(self, rows: Tensor) -> Tensor:
+        """Return rows as ``(num_rows, pieces, width_out)``, a view."""
+        pieces = rows.shape[1] // self.width_out
+        if self.by_head:
+            return rows.view(len(rows), self.width_out, pieces).transpose(1, 2)
+        return rows.view(len(rows), pieces, self.width_out)

@@ -80,10 +80,15 @@ def _plus(call: FunctionCall, rows: str, other: Any, alpha: float) -> str:
 
 
 @_arithmetic(torch.mul, "mul", _PAIR)
-def _mul(call: FunctionCall) -> str:
+def _mul(call: FunctionCall) -> Any:
     first, second = call.arguments["input"], call.arguments["other"]
-    if not isinstance(first, NodeRows):
+    if not isinstance(first, NodeRows | Heads):
         first, second = second, first
+    if isinstance(first, Heads) and isinstance(second, ir.SmallTensor):
+        shape = first.heads, call.writer.width(first.value) // first.heads
+        if tuple(second.tensor().shape) in (shape, (1, *shape)):  # a vector for each head, as GAT's
+            row = ir.SmallTensor(torch.reshape, (second, (-1,)))
+            return Heads(call.writer.by_row(first.value, row), first.heads)
     if not isinstance(first, NodeRows):
         raise ir.NotLoweredError(call.name, "neither factor is a matrix of node rows")
     return _times(call, first.value, second)
@@ -215,13 +220,15 @@ def _stacked(call: FunctionCall) -> tuple[str, ...]:
 
 
 def _along_rows(call: FunctionCall, kind: str) -> str | None:
-    """Append the sum or mean of each row or of its heads; return None for a call of anything else."""
+    """Append the sum or mean of each row, of its heads or of each head; None for a call of anything else."""
     of, keeps, dim = (call.arguments[name] for name in ("input", "keepdim", "dim"))
     if isinstance(of, NodeRows) and keeps is True and dim in (1, -1, [1], [-1]):
         return call.writer.add(ir.AlongRow, of.value, kind=kind)
-    if isinstance(of, Heads) and of.heads > 1 and keeps is False and dim in (1, -2, [1], [-2]):
-        width = call.writer.width(of.value) // of.heads
-        return call.writer.add(ir.AlongRow, of.value, kind=kind, width_out=width)
+    if isinstance(of, Heads) and keeps is False:
+        by_head = dim in (2, -1, [2], [-1])
+        if by_head or (of.heads > 1 and dim in (1, -2, [1], [-2])):
+            width = of.heads if by_head else call.writer.width(of.value) // of.heads
+            return call.writer.add(ir.AlongRow, of.value, kind=kind, width_out=width, by_head=by_head)
     return None
 
 
@@ -348,17 +355,21 @@ def _range_of(taken: Tensor) -> tuple[int, int]:
 
 @reads_calls(takes={"input": NEEDED, "dim": None}, methods=("size",))
 def _size(call: FunctionCall) -> Any:
-    shape, dim = _shape_of(call), call.constant("dim", one_of(None, 0, 1, -1, -2))
+    shape = _shape_of(call)
+    dim = call.constant("dim", one_of(None, *range(-len(shape), len(shape))))
     return shape if dim is None else shape[dim]
 
 
 @reads_calls(getattr, takes={"input": NEEDED, "name": NEEDED})
-def _attribute(call: FunctionCall) -> tuple[NumRows, int]:
+def _attribute(call: FunctionCall) -> tuple[Any, ...]:
     call.constant("name", one_of("shape"))
     return _shape_of(call)
 
 
-def _shape_of(call: FunctionCall) -> tuple[NumRows, int]:
+def _shape_of(call: FunctionCall) -> tuple[Any, ...]:
+    of = call.arguments["input"]
+    if isinstance(of, Heads):
+        return NumRows(), of.heads, call.writer.width(of.value) // of.heads
     return NumRows(), call.writer.width(call.rows("input"))
 
 

@@ -14,7 +14,7 @@ import threading
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, fx, nn
@@ -100,7 +100,15 @@ class _MessageTracer(fx.Tracer):
         return super().create_node(*args, **kwargs)
 
     def to_bool(self, obj: fx.Proxy) -> bool:
-        """Assume that a comparison holds, such as one of sizes in an assertion; the trial checks it."""
+        """Assume that a comparison holds, such as one of sizes in an assertion; the trial checks it.
+
+        PyG's attention asks whether there are no edges, ``index.numel() == 0``: no edge has a message then.
+        """
+        compared, *to = obj.node.args
+        if obj.node.target is operator.eq and getattr(compared, "target", "") == "numel" and to == [0]:
+            for one in (obj.node, cast("fx.Node", compared)):
+                self.graph.erase_node(one)
+            return False
         self._num_assumed += 1
         if self._num_assumed > _MOST_ASSUMED:
             return bool(super().to_bool(obj))

@@ -16,7 +16,8 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
+from itertools import takewhile
+from operator import is_, itemgetter
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -41,14 +42,14 @@ from graphbraid.fullgraph.reading.fused_messages import NOT_FUSED, heads_of, pla
 from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, entries_in
 from graphbraid.fullgraph.reading.message_trial import MessageCalls, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
-from graphbraid.fullgraph.reading.trace_context import recorded_functions
+from graphbraid.fullgraph.reading.trace_context import MATRICES, recorded_functions, writes
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction, as_learned
 from graphbraid.ops.spmm import Ties
 
 _UNCHANGED = ("_collect", "_lift", "_index_select", "_set_size", "_check_input", "__call__")
-"""Methods that ``propagate`` calls. A layer must not replace them."""
+"""Methods that ``propagate`` and ``edge_updater`` call. A layer must not replace them."""
 _IDS, _COUNTS = ("index", "edge_index_i"), ("size_i", "dim_size")
 """Parameters that receive the destination of each edge, and the number of destinations."""
 _SPECIAL = ("edge_index", "adj_t", "edge_index_j", "size", "size_j")
@@ -79,12 +80,14 @@ def recorded_propagations(model: nn.Module, functions: Sequence[types.FunctionTy
     for name, layer in layers:
         of = name or type(layer).__name__, dtype, thread
         vars(layer)["propagate"] = functools.partial(_record, of, layer)
+        vars(layer)["edge_updater"] = functools.partial(_record_update, of, layer)
     try:
         with recorded_functions([layer for _, layer in layers], functions):
             yield
     finally:
         for _, layer in layers:
             vars(layer).pop("propagate", None)
+            vars(layer).pop("edge_updater", None)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -104,7 +107,8 @@ class Propagation(MessageCalls):
     is_vector: bool = False
     """Whether the result is one number for each node, where the messages are a column."""
     is_plain: bool = False
-    """Whether the layer has no ``message`` of its own, so that the trace always runs in its place."""
+    """Whether the trace always runs in the place of a ``message``: the layer has none of its own, or an
+    ``edge_update`` comes before it."""
     ties: Ties = "shared"
     """How equal messages share the gradient of a maximum or minimum, if the layer has no ``message``."""
     __name__: ClassVar[str] = "propagate"
@@ -125,7 +129,7 @@ class Propagation(MessageCalls):
         if self.aggr is None:
             return "own", "shared"
         reduction, layer = AGGREGATIONS[self.aggr][1], self.layer
-        if self.is_plain:
+        if isinstance(layer, PlainMessage):
             return reduction, self.ties
         scatters = type(layer).aggregate is not base_of(layer).aggregate
         if not scatters:
@@ -196,11 +200,44 @@ def _record(
         taken = _arguments_of(name, layer, "message_and_aggregate", given, "a product of adj_t and node rows")
         return _updated(name, layer, layer.message_and_aggregate(edge_index, **taken), given)
     aggr = reduction_of(layer)
-    message = dict(inspect.signature(layer.message).parameters)
+    method, of_message, sources = _message_of(name, layer, edge_index, given)
     aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
+    read, special = _values_read(name, of_message | aggregate, given, sources)
+    rows = [_other_rows(key, sources.get(key, given), read) for key in read]
+    taken = {key: value for key, value in (read | special).items() if key in of_message}
+    make_proxy: Any = type(edge_index)  # a message takes it for the tensor that it stands for
+    traced = traced_message(name, layer, taken, frozenset(special), make_proxy, method=method)
+    for one in traced.graph.find_nodes(op="placeholder") if sources else ():
+        if not one.users and one.target not in {*special, *aggregate}:  # as features that may be None
+            traced.graph.erase_node(one)
+            del read[one.target], of_message[one.target]
+    takes = tuple(of_message), tuple(aggregate)
+    target = Propagation(
+        name=name,
+        takes=takes,
+        special=special,
+        aggr=aggr,
+        dtype=dtype,
+        is_plain=bool(sources),
+        **vars(traced),
+    )
+    out = edge_index.tracer.create_proxy("call_function", target, (along,), read)
+    out.node.meta[MATRICES] = [one.node for one in rows if one is not None]
+    # The dimensions of a row are known when the message is read: give_shape writes them into this view.
+    out = out.view(-1, 0)
+    return _updated(name, layer, out, given)
+
+
+def _values_read(
+    name: str,
+    parameters: Mapping[str, inspect.Parameter],
+    given: Mapping[str, Any],
+    sources: Mapping[str, Mapping[str, Any]],
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return what the parameters of a message get, and which of them are filled from all edges, and how."""
     read: dict[str, Any] = {}
     special: dict[str, str] = {}
-    for key, parameter in (message | aggregate).items():
+    for key, parameter in parameters.items():
         if key in _SPECIAL:
             what = f"its message reads {key!r}, which is of all edges together"
             raise ir.NotLoweredError(name, what, "a message of each edge's own rows")
@@ -211,16 +248,78 @@ def _record(
         if key in (*_IDS, *_COUNTS):
             special[key] = "ids" if key in _IDS else "counts"
         else:
-            read[key] = None if key == "ptr" else _argument(name, key, parameter, given)
-    of_message = {key: value for key, value in (read | special).items() if key in message}
-    make_proxy: Any = type(edge_index)  # a message takes it for the tensor that it stands for
-    traced = traced_message(name, layer, of_message, frozenset(special), make_proxy)
-    takes = tuple(message), tuple(aggregate)
-    target = Propagation(name=name, takes=takes, special=special, aggr=aggr, dtype=dtype, **vars(traced))
-    out = edge_index.tracer.create_proxy("call_function", target, (along,), read)
-    # The dimensions of a row are known when the message is read: give_shape writes them into this view.
-    out = out.view(-1, 0)
-    return _updated(name, layer, out, given)
+            read[key] = None if key == "ptr" else _argument(name, key, parameter, sources.get(key, given))
+    return read, special
+
+
+@dataclass(frozen=True, eq=False)
+class _Update:
+    """The result of a layer's ``edge_updater`` in a trace: an argument of its messages, which compute it."""
+
+    edges: fx.Proxy
+    given: Mapping[str, Any]
+    last: fx.Node
+    """The last call of the trace before it."""
+
+
+def _record_update(
+    of: tuple[str, torch.dtype | None, int], layer: Any, edge_index: Any, size: Any = None, **given: Any
+) -> Any:
+    """Stand in for ``edge_updater`` in a trace."""
+    name, _, thread = of
+    if threading.get_ident() != thread:
+        return type(layer).edge_updater(layer, edge_index, size=size, **given)
+    if (why := _why_not_propagated(layer)) is not None:
+        raise ir.NotLoweredError(name, *why)
+    if size is not None or not isinstance(edge_index, fx.Proxy) or getattr(edge_index, "is_matrix", False):
+        what = "its edge_updater takes a size, a sparse matrix, or edges of its own"
+        raise ir.NotLoweredError(name, what, "edge_updater(edge_index, x=x)")
+    return _Update(edge_index, given, next(iter(reversed(edge_index.tracer.graph.nodes))))
+
+
+def _message_of(
+    name: str, layer: Any, edges: fx.Proxy, given: Mapping[str, Any]
+) -> tuple[Any, dict[str, inspect.Parameter], dict[str, Mapping[str, Any]]]:
+    """Return a layer's message, its parameters, and what ``edge_updater`` was given for those of its own.
+
+    If the message reads what ``edge_updater`` returns, the message computes that itself.
+
+    Raises:
+        NotLoweredError: both have a parameter of one name that gets two things, or run along other edges.
+    """
+    message = dict(inspect.signature(layer.message).parameters)
+    read = {key: one for key, one in given.items() if isinstance(one, _Update) and key in message}
+    if not read:
+        return "message", message, {}
+    update, *others = read.values()
+    since = takewhile(lambda node: node is not update.last, reversed(edges.tracer.graph.nodes))
+    if others or update.edges.node is not edges.node or any(_writes(edges.tracer, one) for one in since):
+        what = (
+            "its edge_updater runs along other edges than its propagate, or what it reads may change before"
+        )
+        raise ir.NotLoweredError(name, what, "one edge_updater(edge_index, ...) before propagate")
+    of_update = dict(inspect.signature(layer.edge_update).parameters)
+    own = {key: one for key, one in message.items() if key not in read}
+    for key in of_update.keys() & {*own, *inspect.signature(layer.aggregate).parameters}:
+        at = key.removesuffix("_i").removesuffix("_j")
+        pair: Any = given.get(at), update.given.get(at)
+        ends = pair if all(isinstance(one, tuple) for one in pair) else ((pair[0],), (pair[1],))
+        if not all(map(is_, *ends)):
+            raise ir.NotLoweredError(name, f"its edge_update reads another {key!r} than its message")
+
+    def composed(**rows: Any) -> Any:
+        updated = layer.edge_update(**{key: rows[key] for key in of_update})
+        return layer.message(**{key: rows[key] for key in own}, **dict.fromkeys(read, updated))
+
+    return composed, own | of_update, dict.fromkeys(of_update, update.given)
+
+
+def _writes(tracer: Any, node: fx.Node) -> bool:
+    """Return whether a call of a trace may write over its arguments, itself or by a module."""
+    called = dict(tracer.root.named_modules()).get(node.target) if node.op == "call_module" else None
+    return writes(node) or (
+        called is not None and any(getattr(m, "inplace", False) for m in called.modules())
+    )
 
 
 def _values_given(layer: Any, matrix: Any, given: dict[str, Any], *, fuses: bool) -> dict[str, Any]:
@@ -262,7 +361,7 @@ def give_shape(node: fx.Node, shape: tuple[int, ...]) -> None:
         view.args = (node, -1, *shape)
 
 
-def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str, Any]) -> Any:
+def _argument(name: str, key: str, parameter: inspect.Parameter, given: Mapping[str, Any]) -> Any:
     """Return the argument of ``propagate`` whose rows a message's parameter reads, or that it receives."""
     if key[-2:] not in ("_i", "_j"):
         value = given.get(key, parameter.default)
@@ -282,6 +381,20 @@ def _argument(name: str, key: str, parameter: inspect.Parameter, given: dict[str
     return None if value is None else flatten(value, 1)  # a matrix: heads are joined side by side
 
 
+def _other_rows(key: str, given: Mapping[str, Any], read: Mapping[str, Any]) -> Any:
+    """Return the rows of the pair that a message's parameter reads, of the end that it does not; or None.
+
+    PyG makes a row of the result for each of the destinations' rows, also where no message reads these.
+    """
+    pair, is_source = given.get(key[:-2]), key.endswith("_j")
+    if key[-2:] not in ("_i", "_j") or not isinstance(pair, tuple | list):
+        return None
+    other = pair[is_source]
+    is_read = f"{key[:-1]}{'i' if is_source else 'j'}" in read or not isinstance(other, fx.Proxy)
+    flatten: Any = torch.flatten
+    return None if is_read else flatten(other, 1)
+
+
 def _updated(name: str, layer: Any, out: Any, given: dict[str, Any]) -> Any:
     """Call a layer's own ``update`` with its arguments."""
     if type(layer).update is base_of(layer).update:
@@ -296,9 +409,10 @@ def _why_not_propagated(layer: Any) -> tuple[str, str] | None:
         if getattr(type(layer), key) is not getattr(base, key):
             return f"it has a {key} of its own", "a message of its own alone"
     for kind in type(layer).__mro__[: type(layer).__mro__.index(base)]:
-        own, made_by_pyg = vars(kind).get("propagate"), f"{kind.__module__}_{kind.__name__}_propagate"
-        if own is not None and own is not base.propagate and own.__module__ != made_by_pyg:
-            return "it has a propagate of its own", "a message of its own alone"
+        for key in ("propagate", "edge_updater"):
+            own, made_by_pyg = vars(kind).get(key), f"{kind.__module__}_{kind.__name__}_{key}"
+            if own is not None and own is not getattr(base, key) and own.__module__ != made_by_pyg:
+                return f"it has a {key} of its own", "a message of its own alone"
     wanted: dict[str, tuple[Any, ...]] = {
         "flow": ("source_to_target",),
         "node_dim": (-2, 0),

@@ -112,10 +112,8 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> tuple[s
         The calls that read only edges and the number of nodes, and those inside messages that nothing else
         reads; none without messages.
     """
+    finder = _Finder(trace)  # in layers, too, values of edges that are written over become new ones
     scatters = [one for one in trace.graph.nodes if _name(one) in _SCATTERS]
-    if not scatters:
-        return set(), set()
-    finder = _Finder(trace)
     for number, node in enumerate(scatters):
         key = f"{number} {node.name}"
         try:

@@ -30,6 +30,8 @@ from graphbraid.fullgraph.reading.exact import COUNTED
 from graphbraid.fullgraph.reading.watch import Reached, names_of, package_of
 
 _LIBRARIES = ("torch", "torch_geometric")
+MATRICES = "matrices"
+"""Key of a node's ``meta``: the tensors that the trace took for matrices of node rows."""
 
 
 class TensorProxy(fx.Proxy):
@@ -57,6 +59,10 @@ class TensorProxy(fx.Proxy):
         if k in ("layout", "ndim") and isinstance(self.example, Tensor):
             return getattr(self.example, k)
         return super().__getattr__(k)
+
+    def __len__(self) -> int:
+        tracer: Any = self.tracer
+        return int(tracer.num_parts(self.node)) if hasattr(tracer, "num_parts") else super().__len__()
 
     def __setitem__(self, index: Any, value: Any) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
@@ -124,7 +130,13 @@ def recording(factory: Callable[..., Any]) -> Callable[..., Any]:
         proxy = next((part for part in parts if isinstance(part, fx.Proxy)), None)
         if proxy is None:
             return factory(*args, **kwargs)
-        return proxy.tracer.create_proxy("call_function", factory, args, kwargs)
+        made = proxy.tracer.create_proxy("call_function", factory, args, kwargs)
+        # A forward may ask whether there are features, which self-loops leave as None.
+        is_none = all(one is None for one in (*args[1:2], kwargs.get("edge_attr")))
+        changes_loops = getattr(factory, "__name__", "") in _SELF_LOOPS and not getattr(
+            proxy, "is_matrix", False
+        )
+        return (made[0], None) if is_none and changes_loops else made
 
     return make
 
@@ -176,6 +188,8 @@ _RECORDED = (
     *("add_remaining_self_loops", "contains_self_loops"),
 )
 """Functions of ``torch_geometric.utils``."""
+_SELF_LOOPS = ("add_self_loops", "remove_self_loops", "add_remaining_self_loops")
+"""Those of them that return edges and their features."""
 _EVERYWHERE = ("degree", "scatter", "segment", "softmax")
 """Those of them that a forward without layers passes messages by."""
 TORCH_SCATTER = "torch_scatter"

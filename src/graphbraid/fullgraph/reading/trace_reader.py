@@ -63,8 +63,8 @@ from graphbraid.fullgraph.reading.reader import (
 )
 from graphbraid.fullgraph.reading.relational import read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
-from graphbraid.fullgraph.reading.trace_context import writes
-from graphbraid.fullgraph.reading.tracer import MATRICES, WHERE, TracedCalls, traced
+from graphbraid.fullgraph.reading.trace_context import MATRICES, writes
+from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
 
 
 def read_traced(
@@ -265,10 +265,14 @@ class _TraceReader:
                 raise self._kept_whole(node, error) from error
 
     def _check_matrices(self, node: fx.Node) -> None:
-        """Refuse a comparison of sizes of tensors that are no matrices of node rows, as the trace assumed."""
+        """Refuse a call that goes by sizes of tensors that the trace took for node rows and that are none."""
         others = {*node.meta.get(MATRICES, ())} - self._values.keys()
+        if all(
+            getattr(one, "target", "") == "size" for one in node.args
+        ):  # it compares numbers of rows alone
+            others = {one for one in others if not isinstance(self._others.get(one), Heads)}
         if any(target_of(one) != EDGE_ATTR for one in others):
-            what = f"it compares sizes of {', '.join(map(str, others))}, which is no matrix of node rows"
+            what = f"it goes by sizes of {', '.join(map(str, others))}, which is no matrix of node rows"
             why = ir.NotLoweredError(str(node), what, code="reads-values")
             raise why if self._islands is None else self._kept_whole(node, why)
 

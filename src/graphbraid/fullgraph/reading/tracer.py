@@ -51,6 +51,7 @@ from graphbraid.fullgraph.reading.modes import TRACING
 from graphbraid.fullgraph.reading.reader import no_reader, reader_of
 from graphbraid.fullgraph.reading.relational import outputs_of_hgt
 from graphbraid.fullgraph.reading.trace_context import (
+    MATRICES,
     TensorProxy,
     ValueReads,
     as_tensors,
@@ -63,8 +64,6 @@ from graphbraid.fullgraph.reading.watch import NOT_USERS, Reached, package_of
 
 WHERE = "where"
 """Key of a node's ``meta`` with the file and line of the user's code that makes the call."""
-MATRICES = "matrices"
-"""Key of a comparison's ``meta``: the tensors that the trace took for matrices of node rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -446,13 +445,29 @@ class _Tracer(fx.Tracer):
             return _UNKNOWN
 
     def iter(self, obj: fx.Proxy) -> Iterator[Any]:
-        """Iterate over the first dimension of a tensor that is computed of the model's own alone."""
+        """Iterate over a value whose number of parts is known."""
         made: Any = obj
         try:
-            count = len(self._shaped(obj.node))
-        except Exception:  # whatever PyTorch raises for tensors without numbers
+            count = self.num_parts(obj.node)
+        except TypeError:
             return super().iter(obj)
         return iter([made[place] for place in range(count)])
+
+    def num_parts(self, node: fx.Node) -> int:
+        """Return the length of a tensor that is computed of the model's own, or of the shape of node rows.
+
+        Raises:
+            TypeError: the length of another value is not known.
+        """
+        try:
+            return len(self._shaped(node))
+        except Exception as error:  # whatever PyTorch raises for tensors without numbers
+            target: Any = node.target
+            is_shape = node.args[1:] == {"size": (), getattr: ("shape",)}.get(target)
+            if not is_shape or not self.assumes or self._is_typed:
+                raise TypeError("the number of its parts depends on values") from error
+            self.has_assumed, node.meta[MATRICES] = True, [node.args[0]]
+            return 2
 
     def _shaped(self, argument: Any) -> Any:
         """Return a tensor without numbers, of the shape of a node that depends on none of the graph's."""

@@ -381,7 +381,7 @@ class PlannedAlongRow(PlannedRows[ir.AlongRow]):
         if self.op.kind == "norm":
             torch.linalg.vector_norm(rows[0], dim=1, keepdim=True, out=out)
         else:
-            (torch.sum if self.op.kind == "sum" else torch.mean)(self._pieces(rows[0]), 1, out=out)
+            (torch.sum if self.op.kind == "sum" else torch.mean)(self.op.pieces(rows[0]), 1, out=out)
 
     def backward(self) -> None:
         """Plan the input's gradient: ``grad`` in each piece, times ``x / norm`` for a norm that is not 0."""
@@ -398,11 +398,7 @@ class PlannedAlongRow(PlannedRows[ir.AlongRow]):
 
         plan.accumulate(self.source, run, grad, x, norm, factor)
 
-    def _pieces(self, rows: Tensor) -> Tensor:
-        width = self.op.width_out
-        return rows.view(len(rows), rows.shape[1] // width, width)
-
     def _spread(self, out: Tensor, add: bool) -> None:
-        pieces = self._pieces(out)
+        pieces = self.op.pieces(out)
         factor = 1.0 if self.op.kind == "sum" else 1 / pieces.shape[1]
         _add_product(self.grad.tensor[:, None].expand_as(pieces), factor, pieces, add)
