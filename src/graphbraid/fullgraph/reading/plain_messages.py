@@ -19,7 +19,7 @@ from torch import Tensor, fx
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import AGGREGATIONS
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGES_TARGET, WEIGHTS_TARGET, target_of
-from graphbraid.fullgraph.reading.messages import PlainMessage, Propagation
+from graphbraid.fullgraph.reading.messages import PlainMessage, Propagation, is_traced_layer
 from graphbraid.fullgraph.reading.trace_context import softmax_of_edges, writes
 from graphbraid.fullgraph.reading.tracer import TracedCalls
 
@@ -112,8 +112,8 @@ def find_messages(trace: TracedCalls, tried: Mapping[str, list[str]]) -> tuple[s
         The calls that read only edges and the number of nodes, and those inside messages that nothing else
         reads; none without messages.
     """
-    finder = _Finder(trace)  # in layers, too, values of edges that are written over become new ones
     scatters = [one for one in trace.graph.nodes if _name(one) in _SCATTERS]
+    finder = _Finder(trace, has_scatters=bool(scatters))
     for number, node in enumerate(scatters):
         key = f"{number} {node.name}"
         try:
@@ -142,9 +142,9 @@ def _name(node: fx.Node) -> str:
 
 
 class _Finder:
-    """Replaces the scatters of one trace."""
+    """Replaces the scatters of one trace. In layers, values of edges that are overwritten become new ones."""
 
-    def __init__(self, trace: TracedCalls) -> None:
+    def __init__(self, trace: TracedCalls, *, has_scatters: bool) -> None:
         self.trace, self.graph = trace, trace.graph
         self.stood_for = set[fx.Node]()
         """The calls that messages replace."""
@@ -159,13 +159,20 @@ class _Finder:
         self._kinds: dict[fx.Node, str] = {}
         order = {one: place for place, one in enumerate(self.graph.nodes)}
         for node in order:  # in order, as a deep model has more calls than Python's stack takes
-            if node.op == "call_method" and node.target in _NEW:
+            if has_scatters and node.op == "call_method" and node.target in _NEW:
                 self._make_of_shapes(node)
+            if self.kind(node) and not has_scatters and not self._is_in_layer(node):
+                continue
             if self.kind(node) and writes(node) and self._is_apart(node, order):
                 node.args = (node.args[0], node.target, *node.args[1:])
                 node.op, node.target = "call_function", ir.on_a_copy
             elif not self.kind(node) and writes(node) and isinstance(of := (*node.args, None)[0], fx.Node):
                 self._kinds |= dict.fromkeys(_memory_of(of), "")  # from here on it holds values of rows
+
+    def _is_in_layer(self, node: fx.Node) -> bool:
+        """Return whether a message passing layer whose forward is traced makes a call."""
+        around = (str(name) for name, _ in node.meta.get("nn_module_stack", {}).values())
+        return any(is_traced_layer(self.trace.modules[name]) for name in around)
 
     def forget_inserted(self) -> None:
         """Erase the calls that were inserted for a scatter that is left as written."""
