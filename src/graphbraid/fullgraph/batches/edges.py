@@ -25,6 +25,7 @@ from graphbraid.graph.csc import Csc, coo_to_csc, index_dtype
 from graphbraid.graph.interop.pyg import entries_of, stored_of
 from graphbraid.nn.adjacency import MadeOfTensors, check_edge_list, ends_of
 from graphbraid.ops import Aggregation
+from graphbraid.ops.gather import gather_rows
 from graphbraid.sampling.sample import SampledEdges
 
 _SORTED = MadeOfTensors()
@@ -171,6 +172,22 @@ class BatchEdges:
         return True
 
 
+class _Reordered(torch.autograd.Function):
+    """Rows by a permutation. Backward gathers by its inverse: PyTorch's adds row by row, in one thread."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor) -> Tensor:
+        ctx.save_for_backward(order)
+        return gather_rows(rows, order, trusted=True)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (order,) = ctx.saved_tensors
+        inverse = torch.empty_like(order)
+        inverse[order] = torch.arange(len(order), device=order.device)
+        return _Reordered.apply(grad, inverse), None  # type: ignore[no-untyped-call]
+
+
 class LevelEdges:
     """The edges from one level of a program to the next.
 
@@ -233,7 +250,12 @@ class LevelEdges:
     def rows_of(self, values: Tensor) -> Tensor:
         """Return the rows of ``values``, which has one for each edge of the user's list, for these edges."""
         last = self._start + self.csc.num_edges
-        return values[self._start : last] if self._order is None else values[self._order[:last]]
+        if self._order is None:
+            return values[self._start : last]
+        if last == len(values) and values.ndim == 2 and values.requires_grad:
+            made: Tensor = _Reordered.apply(values, self._order)  # type: ignore[no-untyped-call]
+            return made
+        return values[self._order[:last]]
 
     def aggregation(self, adjacency: AdjacencyMatrix, dtype: torch.dtype) -> Aggregation:
         """Return the linear map that an adjacency stands for, with the coefficients of the whole batch."""

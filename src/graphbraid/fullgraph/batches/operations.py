@@ -7,7 +7,7 @@ mapped edge features of GINE.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
@@ -73,6 +73,8 @@ class BatchRun:
         self.program, self.levels = program, levels
         self._edge_attr, self._edge_weight = edge_attr, edge_weight
         self._loops: dict[tuple[int, str, torch.dtype], Tensor] = {}
+        self._rows_of_edges: dict[Hashable, Tensor] = {}
+        """Rows of edges in the edges' order, which a segment that gives up leaves to its operations."""
         counts = {name: levels.num_rows(program.place(name)) for name in features}
         self.features = {
             name: rows if rows.shape[0] == counts[name] else rows[: counts[name]]
@@ -196,7 +198,9 @@ class BatchRun:
     def edge_attr(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
         assert self._edge_attr is not None
-        return self.edges(op).rows_of(self._edge_attr).to(dtype)
+        if (key := (*self.edges_between(op), dtype)) not in self._rows_of_edges:
+            self._rows_of_edges[key] = self.edges(op).rows_of(self._edge_attr).to(dtype)
+        return self._rows_of_edges[key]
 
     def edge_weight(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the weights of :meth:`edges`, in their order."""
