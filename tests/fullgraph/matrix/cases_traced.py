@@ -135,6 +135,7 @@ _MF = {
     "MFConv": {},
     "MFConv(max_degree=2, bias=False)": {"max_degree": 2, "bias": False},
     "MFConv(aggr='max')": {"max_degree": 4, "aggr": "max"},
+    "MFConv(max_degree=0)": {"max_degree": 0},
 }
 TRACED = [
     *(Case(_PART, name, lambda m=make: Stack(m)) for name, make in _LAYERS.items()),

@@ -258,8 +258,10 @@ class CallTrials:
         )
         if written or writes_before:
             return made(kind=Dependence.COUPLED, writes_before=writes_before)
-        # A mask that happened to select as many rows as there are nodes would look like node rows.
-        if watch.sizes_by_numbers and any(one.shape[:1] == (num_rows,) for one in tensors_in(result)):
+        # A mask that happened to select as many rows as there are nodes would look like node rows. A mask of
+        # the graph alone selects the same in each step.
+        has_size = any(one.shape[:1] == (num_rows,) for one in tensors_in(result))
+        if watch.sizes_by_numbers and has_size and not is_constant:
             self._check_size(node, module, results, result)
         if all(kind is Dependence.NONE for kind in kinds.values()):
             return made(kind=Dependence.NONE)
