@@ -130,7 +130,7 @@ def recording(factory: Callable[..., Any]) -> Callable[..., Any]:
         proxy = next((part for part in parts if isinstance(part, fx.Proxy)), None)
         if proxy is None:
             return factory(*args, **kwargs)
-        made = proxy.tracer.create_proxy("call_function", factory, args, kwargs)
+        made: Any = proxy.tracer.create_proxy("call_function", factory, args, kwargs)
         # A forward may ask whether there are features, which self-loops leave as None.
         is_none = all(one is None for one in (*args[1:2], kwargs.get("edge_attr")))
         changes_loops = getattr(factory, "__name__", "") in _SELF_LOOPS and not getattr(
