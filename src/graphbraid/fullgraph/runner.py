@@ -272,9 +272,7 @@ class Runner:
         """Bytes of edges and ids in the levels' order on the host; a device counts its copies itself."""
         if not self._device.is_host:
             return 0
-        places = (
-            0 if self._rows is None or not self.training_step.spreads else 4 * self.training_step.output.count
-        )
+        places = 0 if self._rows is None else 4 * self.training_step.output.count
         row_of = self.lowered.row_of
         return copied_bytes(self.lowered.blocks) + places + (0 if row_of is None else row_of.nbytes)
 

@@ -9,6 +9,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "gather/narrow_rows.h"
 #include "variants/variants.h"
 
 #define GB_KERNEL_FILE "gather/gather.inl"

@@ -74,9 +74,10 @@ void widen_rows(const T* table, const float* scale, int64_t width, const int64_t
   }
 }
 
-// out[i, :] = table[row(i), :] for i in [0, count) where row(i) is not negative.
-template <typename Row>
-void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, const Row& row) {
+// out[i, :] = table[row(i), :] for i in [0, count) where row(i) is not negative, by copy(to, from).
+template <typename Row, typename Copy>
+void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, const Row& row,
+                const Copy& copy) {
   const int64_t ahead = rows_ahead(row_bytes);
   const bool stream =
       row_bytes % kLine == 0 && reinterpret_cast<uintptr_t>(out) % kLine == 0 && row_bytes >= 2 * kLine;
@@ -92,7 +93,7 @@ void copy_ahead(const char* table, int64_t row_bytes, int64_t count, char* out, 
     if (stream)
       stream_row(from, to, row_bytes);
     else
-      std::memcpy(to, from, static_cast<size_t>(row_bytes));
+      copy(to, from);
   }
 #ifdef __x86_64__
   // Streaming stores are not ordered with later ones: without the fence, the thread that is told that the
@@ -119,11 +120,15 @@ void gather_scaled(const int8_t* table, const float* scale, int64_t width, const
 }
 
 void gather_rows(const char* table, int64_t row_bytes, const int64_t* ids, int64_t num_ids, char* out) {
-  copy_ahead(table, row_bytes, num_ids, out, [&](int64_t i) { return ids[i]; });
+  with_row_copy(static_cast<size_t>(row_bytes), [&](const auto& copy) {
+    copy_ahead(table, row_bytes, num_ids, out, [&](int64_t i) { return ids[i]; }, copy);
+  });
 }
 
 void copy_slots(const char* table, int64_t row_bytes, const int32_t* slots, int64_t count, char* out) {
-  copy_ahead(table, row_bytes, count, out, [&](int64_t i) { return int64_t{slots[i]}; });
+  with_row_copy(static_cast<size_t>(row_bytes), [&](const auto& copy) {
+    copy_ahead(table, row_bytes, count, out, [&](int64_t i) { return int64_t{slots[i]}; }, copy);
+  });
 }
 
 }  // namespace gb::GB_VARIANT

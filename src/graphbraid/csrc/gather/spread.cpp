@@ -29,6 +29,7 @@
 
 #include "arguments/binding.h"
 #include "gather/gather.h"
+#include "gather/narrow_rows.h"
 #include "threads/parallel.h"
 #include "threads/worth.h"
 
@@ -46,16 +47,18 @@ static void spread_rows(const Array2<const float>& rows, const Array1<const int3
   const int64_t grain = std::max<int64_t>(1, 32768 / std::max<int64_t>(1, width));
   const std::vector<float> zeros(static_cast<size_t>(width));
   std::atomic<bool> fits{true};
-  parallel_if_worth(num_out * width, kFloatsWorth, num_out, grain, [&](int64_t begin, int64_t end) {
-    for (int64_t v = begin; v < end; ++v) {
-      if (at[v] >= num_rows) {
-        fits = false;
-        return;
+  with_row_copy(static_cast<size_t>(width) * sizeof(float), [&](const auto& copy) {
+    parallel_if_worth(num_out * width, kFloatsWorth, num_out, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t v = begin; v < end; ++v) {
+        if (at[v] >= num_rows) {
+          fits = false;
+          return;
+        }
+        // Chosen without a branch, which nobody could predict.
+        const float* row = at[v] < 0 ? zeros.data() : from + at[v] * width;
+        copy(reinterpret_cast<char*>(to + v * width), reinterpret_cast<const char*>(row));
       }
-      // Chosen without a branch, which nobody could predict.
-      const float* row = at[v] < 0 ? zeros.data() : from + at[v] * width;
-      std::memcpy(to + v * width, row, static_cast<size_t>(width) * sizeof(float));
-    }
+    });
   });
   need(fits, "place must name rows");
 }

@@ -24,9 +24,6 @@ from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, StepReque
 from graphbraid.fullgraph.step.tasks import Arena
 from graphbraid.ops.gather import copy_rows, places_of, spread_rows
 
-WIDE, MANY = 17, 1 << 18
-"""An output gradient with at least this many columns and elements is scattered by a parallel kernel."""
-
 
 class ForwardPass(NamedTuple):
     """The state, beside the parameters, that decides a forward pass's numbers and can repeat the pass."""
@@ -212,27 +209,18 @@ class PlannedStep:
         self._look_at_parameters()
         self.plan.when_whole, self._held = when_whole, 0
         began, target = time.perf_counter(), self._output_grad.tensor
-        if rows is None:
-            copy_rows(grad, target)
-        elif self.spreads:
-            if self._spread is None or self._spread[0] is not rows:  # the same in every step
-                self._spread = rows, places_of(rows, self.output.count)
-            spread_rows(grad, self._spread[1], target)
-        else:
-            target.zero_().index_copy_(0, rows, grad)
         with self._awake():
+            if rows is None:
+                copy_rows(grad, target)
+            elif self.request.copies is None:
+                if self._spread is None or self._spread[0] is not rows:  # the same in every step
+                    self._spread = rows, places_of(rows, self.output.count)
+                spread_rows(grad, self._spread[1], target)
+            else:
+                target.zero_().index_copy_(0, rows, grad)
             found = self._run_backward()
         self.seconds = self._forward_seconds + time.perf_counter() - began
         return found
-
-    @property
-    def spreads(self) -> bool:
-        """Whether the gradient of some rows is scattered to all rows by graphbraid's parallel kernel.
-
-        PyTorch zeroes all rows first and then copies in one thread, which is as fast for few or narrow rows.
-        """
-        count, width = self._output_grad.count, self.program.width(self.program.output)
-        return self.request.copies is None and width >= WIDE and count * width >= MANY
 
     def _look_at_parameters(self) -> None:
         """Make tasks forget their bound arguments if a parameter has moved in memory."""

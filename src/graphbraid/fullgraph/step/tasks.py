@@ -30,7 +30,7 @@ from graphbraid import native
 from graphbraid.fullgraph.program import View
 from graphbraid.ops.cross_entropy import LentMemory
 from graphbraid.ops.gather import copy_rows
-from graphbraid.ops.kernels import watched
+from graphbraid.ops.kernels import backend, watched
 from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.rng import draw_seed
 
@@ -71,7 +71,12 @@ def copied(source: Tensor, pool: BufferPool | None, rows: Tensor | None = None) 
     if pool is None:
         return source.clone() if rows is None else source.index_select(0, rows)
     out = pool.lend()
-    return copy_rows(source, out) if rows is None else torch.index_select(source, 0, rows, out=out)
+    with native.awake_threads():
+        if rows is None:
+            return copy_rows(source, out)
+        table = source.view(torch.uint8)
+        backend(table).gather_rows(table, rows, out.view(torch.uint8))
+    return out
 
 
 class ParameterGradients:
