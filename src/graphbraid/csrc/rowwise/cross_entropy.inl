@@ -58,25 +58,6 @@ GB_INLINE void scale_row(float* terms, int64_t width, float factor) {
   }
 }
 
-// The largest number of a row that fits in a vector, and the sum of exp(x - max). Unless grad is null, it
-// gets softmax times `share`, less `share` at the label. All stays in registers: what a masked store wrote is
-// slow to read again.
-struct EntropyRow {
-  float max, sum;
-};
-GB_INLINE EntropyRow entropy_of_vector(const float* x, int n, int64_t label, float share, float* grad) {
-  constexpr float least = -std::numeric_limits<float>::infinity();
-  const VecF32 at = lanes_or(x, n, least);
-  const float max = max_lanes(at > least ? at : splat<VecF32>(least));
-  const VecF32 e = exp_lanes(at - max);
-  const float sum = sum_lanes(e);
-  if (grad) {
-    const VecI32 is_label = lane_index<VecI32>() == static_cast<int32_t>(label);
-    store_n(grad, e * (share / sum) - (is_label ? splat<VecF32>(share) : VecF32{}), n);
-  }
-  return {max, sum};
-}
-
 // The sum of the losses of at most as many rows as a vector has lanes.
 GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t last) {
   float sums[kEntropyLanes], beside[kEntropyLanes], weights[kEntropyLanes];
@@ -93,19 +74,13 @@ GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t 
     }
     const float weight = a.weights ? a.weights[label] : 1.0f;
     const float share = a.weights ? static_cast<float>(weight / a.mass) : even;
-    EntropyRow found;
-    if (a.num_classes <= kEntropyLanes) {
-      found = entropy_of_vector(x, static_cast<int>(a.num_classes), label, share, grad);
-    } else {
-      found.max = row_max(x, a.num_classes);
-      found.sum = row_exponentials(x, a.num_classes, found.max, grad);
-      if (grad) {
-        scale_row(grad, a.num_classes, share / found.sum);
-        grad[label] -= share;
-      }
+    const float max = row_max(x, a.num_classes);
+    sums[count] = row_exponentials(x, a.num_classes, max, grad);
+    if (grad) {
+      scale_row(grad, a.num_classes, share / sums[count]);
+      grad[label] -= share;
     }
-    sums[count] = found.sum;
-    beside[count] = found.max - x[label];
+    beside[count] = max - x[label];
     weights[count++] = weight;
   }
   if (count == 0) return 0;
@@ -116,6 +91,48 @@ GB_INLINE double loss_of_rows(const CrossEntropyArgs& a, int64_t first, int64_t 
   return total;
 }
 
+// The same of rows of few classes, a row in each lane: column by column, no lane waits for another, and few
+// are idle. The numbers of row r stand at columns[c * kEntropyLanes + r].
+GB_INLINE double loss_of_narrow_rows(const CrossEntropyArgs& a, int64_t first, int64_t last) {
+  constexpr int L = kEntropyLanes;
+  const int count = static_cast<int>(last - first), width = static_cast<int>(a.num_classes);
+  const float even = static_cast<float>(1.0 / a.mass);  // without weights, each row's share
+  float columns[L * L] = {}, at_label[L] = {}, weights[L] = {}, shares[L] = {};
+  const auto row_of = [&](int r) GB_LAMBDA { return a.rows ? a.rows[first + r] : first + r; };
+  for (int r = 0; r < count; ++r) {
+    const float* x = a.logits + row_of(r) * a.logits_stride;
+    for (int c = 0; c < width; ++c) columns[c * L + r] = x[c];
+    const int64_t label = a.labels[first + r];
+    if (label == a.ignored) continue;
+    at_label[r] = x[label];
+    weights[r] = a.weights ? a.weights[label] : 1.0f;
+    shares[r] = a.weights ? static_cast<float>(weights[r] / a.mass) : even;
+  }
+  VecF32 most = splat<VecF32>(-std::numeric_limits<float>::infinity()), sum{};
+  for (int c = 0; c < width; ++c) {
+    const VecF32 x = load(columns + c * L);
+    most = x > most ? x : most;
+  }
+  for (int c = 0; c < width; ++c) {
+    const VecF32 e = exp_lanes(load(columns + c * L) - most);
+    store(columns + c * L, e);
+    sum += e;
+  }
+  const VecF32 loss = (log_lanes(sum) + (most - load(at_label))) * load(weights), factor = load(shares) / sum;
+  for (int c = 0; a.grad && c < width; ++c) store(columns + c * L, load(columns + c * L) * factor);
+  double total = 0;
+  for (int r = 0; r < count; ++r) {
+    const int64_t label = a.labels[first + r];
+    const bool counts = label != a.ignored;
+    if (counts) total += static_cast<double>(loss[r]);
+    if (!a.grad) continue;
+    float* grad = a.grad + row_of(r) * a.grad_stride;
+    for (int c = 0; c < width; ++c) grad[c] = counts ? columns[c * L + r] : 0.0f;
+    if (counts) grad[label] -= shares[r];
+  }
+  return total;
+}
+
 double cross_entropy(const CrossEntropyArgs& a) {
   const int64_t parts = (a.num_rows + kEntropyRows - 1) / kEntropyRows;
   std::vector<double> losses(static_cast<size_t>(parts));
@@ -123,8 +140,10 @@ double cross_entropy(const CrossEntropyArgs& a) {
     for (int64_t part = from; part < to; ++part) {
       const int64_t last = std::min(a.num_rows, (part + 1) * kEntropyRows);
       double sum = 0;
-      for (int64_t v = part * kEntropyRows; v < last; v += kEntropyLanes)
-        sum += loss_of_rows(a, v, std::min<int64_t>(last, v + kEntropyLanes));
+      for (int64_t v = part * kEntropyRows; v < last; v += kEntropyLanes) {
+        const int64_t end = std::min<int64_t>(last, v + kEntropyLanes);
+        sum += a.num_classes <= kEntropyLanes ? loss_of_narrow_rows(a, v, end) : loss_of_rows(a, v, end);
+      }
       losses[static_cast<size_t>(part)] = sum;
     }
   });
