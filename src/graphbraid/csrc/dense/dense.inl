@@ -8,12 +8,14 @@
 //
 // Bound by multiplications. A tile of kTileRows rows by kTileVectors vectors of `out` stays in registers over
 // the whole depth. `b` is packed into panels of a tile's width, which the first-level cache holds or which
-// stream from the second. No sum is split by the number of threads, so no bit depends on it.
+// stream from the second. Where a row of `out` fills at most half of a vector, a vector takes two steps of
+// the depth at once: its even lanes sum the even ones. No sum is split by the number of threads, so no bit
+// depends on it.
 
 namespace gb::GB_VARIANT {
 
 #include "rowwise/epilogue_call.inl"
-#include "variants/simd.inl"
+#include "variants/heads.inl"
 
 #if GB_LANES_F32 == 16
 constexpr int kTileRows = 14;  // 28 sums, 2 vectors of the panel, 1 broadcast: 31 of 32 registers
@@ -29,10 +31,19 @@ constexpr int kSecondLevel = 2;        // prefetched lines go to the second-leve
 // Vectors a tile needs for the columns that are left.
 inline int vectors_for(int64_t columns) { return columns > GB_LANES_F32 ? kTileVectors : 1; }
 
-// acc[r][i] += a[r * row_stride + k] * panel[k][i] for k below depth.
+// Whether a vector takes two steps of the depth.
+inline bool takes_pairs(const TallProductArgs& p) { return 2 * p.width <= GB_LANES_F32 && p.depth % 2 == 0; }
+
+GB_INLINE VecF32 splat_pair(const float* p) {
+  double pair;
+  __builtin_memcpy(&pair, p, sizeof(pair));
+  return reinterpret_cast<VecF32>(splat<VecF64>(pair));
+}
+
+// acc[r][i] += a[r * row_stride + k] * panel[k][i] for k below depth, kSteps of them at a time.
 // Meanwhile it prefetches the lines that lie `ahead` elements after those it reads (0: none). The hardware
 // does not: rows are too short for it.
-template <int NV>
+template <int NV, int kSteps>
 GB_INLINE void multiply_tile(const float* a, int64_t row_stride, const float* panel, int64_t depth,
                              int64_t ahead, VecF32 (&acc)[kTileRows][NV]) {
   constexpr int64_t line = 16;  // elements
@@ -40,11 +51,12 @@ GB_INLINE void multiply_tile(const float* a, int64_t row_stride, const float* pa
     if (ahead != 0)
       unroll<kTileRows>([&](auto r)
                             GB_LAMBDA { __builtin_prefetch(a + r * row_stride + ahead, 0, kSecondLevel); });
-    for (int64_t k = begin; k < std::min(depth, begin + line); ++k, panel += kTileColumns, ++a) {
+    for (int64_t k = begin; k < std::min(depth, begin + line);
+         k += kSteps, panel += kTileColumns, a += kSteps) {
       VecF32 b[NV];
       unroll<NV>([&](auto i) GB_LAMBDA { b[i] = load(panel + i * GB_LANES_F32); });
       unroll<kTileRows>([&](auto r) GB_LAMBDA {
-        const VecF32 factor = splat<VecF32>(a[r * row_stride]);
+        const VecF32 factor = kSteps == 2 ? splat_pair(a + r * row_stride) : splat<VecF32>(a[r * row_stride]);
         unroll<NV>([&](auto i) GB_LAMBDA { acc[r][i] += factor * b[i]; });
       });
     }
@@ -58,11 +70,19 @@ GB_INLINE void copy_floats(const float* from, int count, float* to) {
   }
 }
 
-// Packs kTileColumns columns of b's rows [first, first + depth); zeros stand for columns that b lacks.
+// Packs kTileColumns columns of b's rows [first, first + depth); zeros stand for columns that b lacks. With
+// `pairs`, two rows stand in the even and odd places of one.
 inline void pack_panel(const Strided& b, int64_t first, int64_t depth, int64_t column, int64_t columns,
-                       float* panel) {
+                       bool pairs, float* panel) {
   const int count = static_cast<int>(std::min<int64_t>(columns, kTileColumns));
   if (count < kTileColumns) std::fill_n(panel, depth * kTileColumns, 0.0f);
+  if (pairs) {
+    for (int64_t k = 0; k < depth; ++k)
+      for (int j = 0; j < count; ++j)
+        panel[k / 2 * kTileColumns + 2 * j + k % 2] =
+            b.data[(first + k) * b.row_stride + (column + j) * b.column_stride];
+    return;
+  }
   for (int64_t k = 0; k < depth; ++k, panel += kTileColumns) {
     const float* from = b.data + (first + k) * b.row_stride + column * b.column_stride;
     if (b.column_stride == 1)
@@ -81,11 +101,11 @@ struct TileRows {
 };
 
 // Computes one tile of the product.
-template <int NV>
+template <int NV, int kSteps>
 void product_tile(const TallProductArgs& p, const TileRows& rows, int64_t row, int64_t depth,
                   const float* panel, int64_t column, bool add) {
   VecF32 acc[kTileRows][NV] = {};
-  multiply_tile<NV>(rows.data, rows.stride, panel, depth, rows.ahead, acc);
+  multiply_tile<NV, kSteps>(rows.data, rows.stride, panel, depth, rows.ahead, acc);
   const int last =
       static_cast<int>(std::min<int64_t>(p.width - column - (NV - 1) * GB_LANES_F32, GB_LANES_F32));
   unroll<kTileRows>([&](auto r) GB_LAMBDA {
@@ -93,7 +113,7 @@ void product_tile(const TallProductArgs& p, const TileRows& rows, int64_t row, i
     float* out = p.out + (row + r) * p.out_stride + column;
     unroll<NV>([&](auto i) GB_LAMBDA {
       const int n = i == NV - 1 ? last : GB_LANES_F32;
-      VecF32 sum = acc[r][i];
+      VecF32 sum = kSteps == 2 ? pair_sums(acc[r][i], acc[r][i]) : acc[r][i];
       if (add) sum += load_n(out + i * GB_LANES_F32, n);
       store_n(out + i * GB_LANES_F32, sum, n);
     });
@@ -126,6 +146,7 @@ inline void copy_rows_by_id(const float* from, int64_t stride, const int64_t* id
 inline void product_chunk(const TallProductArgs& p, int64_t begin, int64_t end, int64_t first_k,
                           int64_t depth, const float* gathered, const float* packed, int64_t panel_size,
                           bool add) {
+  const bool pairs = takes_pairs(p);
   std::vector<float> rest;  // a copy of the last rows if they do not fill a tile, which reads all its rows
   for (int64_t column = 0; column < p.width; column += kTileColumns, packed += panel_size) {
     for (int64_t row = begin; row < end; row += kTileRows) {
@@ -137,9 +158,12 @@ inline void product_chunk(const TallProductArgs& p, int64_t begin, int64_t end, 
         if (rest.empty()) rest = filled_tile(rows, depth);
         rows = {rest.data(), depth, count, 0};
       }
-      vectors_for(p.width - column) == 1
-          ? product_tile<1>(p, rows, row, depth, packed, column, add)
-          : product_tile<kTileVectors>(p, rows, row, depth, packed, column, add);
+      if (pairs)
+        product_tile<1, 2>(p, rows, row, depth, packed, column, add);
+      else if (vectors_for(p.width - column) == 1)
+        product_tile<1, 1>(p, rows, row, depth, packed, column, add);
+      else
+        product_tile<kTileVectors, 1>(p, rows, row, depth, packed, column, add);
     }
   }
 }
@@ -155,7 +179,7 @@ void tall_product(const TallProductArgs& p) {
     const bool add = p.add || first_k > 0;
     parallel_static(panels, 4, [&](int64_t first, int64_t last) {
       for (int64_t j = first; j < last; ++j)
-        pack_panel(p.b, first_k, depth, j * kTileColumns, p.width - j * kTileColumns,
+        pack_panel(p.b, first_k, depth, j * kTileColumns, p.width - j * kTileColumns, takes_pairs(p),
                    packed.data() + j * panel_size);
     });
     const int64_t products = p.num_rows * depth * panels * kTileColumns;
