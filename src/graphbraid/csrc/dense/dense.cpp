@@ -106,6 +106,28 @@ static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1
 
 constexpr int64_t kSide = 16;  // of the squares in which a matrix is transposed: a line of floats
 
+typedef float Four __attribute__((vector_size(16)));
+typedef Four LooseFour __attribute__((aligned(4), may_alias));
+
+// Transposes a whole square, four by four in registers.
+static void transpose_whole_square(const float* from, int64_t from_stride, float* out, int64_t out_stride) {
+  for (int64_t j = 0; j < kSide; j += 4)
+    for (int64_t i = 0; i < kSide; i += 4) {
+      Four row[4], half[4], column[4];
+      for (int k = 0; k < 4; ++k)
+        row[k] = *reinterpret_cast<const LooseFour*>(from + (i + k) * from_stride + j);
+      for (int k = 0; k < 4; k += 2) {
+        half[k] = __builtin_shufflevector(row[k], row[k + 1], 0, 4, 1, 5);
+        half[k + 1] = __builtin_shufflevector(row[k], row[k + 1], 2, 6, 3, 7);
+      }
+      for (int k = 0; k < 2; ++k) {
+        column[2 * k] = __builtin_shufflevector(half[k], half[k + 2], 0, 1, 4, 5);
+        column[2 * k + 1] = __builtin_shufflevector(half[k], half[k + 2], 2, 3, 6, 7);
+      }
+      for (int k = 0; k < 4; ++k) *reinterpret_cast<LooseFour*>(out + (j + k) * out_stride + i) = column[k];
+    }
+}
+
 static void transpose_square(const float* from, int64_t from_stride, int64_t rows, int64_t columns,
                              float* out, int64_t out_stride) {
   for (int64_t j = 0; j < columns; ++j)
@@ -127,8 +149,8 @@ static void transpose(const FloatRows& a, const Array2<float>& out) {
       const int64_t rows = std::min(kSide, num_rows - row), columns = std::min(kSide, width - column);
       const float* square = from + row * stride + column;
       float* turned = to + column * num_rows + row;
-      if (rows == kSide && columns == kSide)  // with constants, which the compiler unrolls
-        transpose_square(square, stride, kSide, kSide, turned, num_rows);
+      if (rows == kSide && columns == kSide)
+        transpose_whole_square(square, stride, turned, num_rows);
       else
         transpose_square(square, stride, rows, columns, turned, num_rows);
     }
