@@ -297,7 +297,7 @@ def test_weights_of_edges_that_learn_run_by_themselves(monkeypatch):
 
 def test_a_segment_refuses_messages_that_do_not_fit():
     segment, rows = native.kernels().Segment, torch.rand(3, 4)
-    fields = (10, 0, -1, -1, 1, -1, -1, -1, 0, 0, 0.0, 0.0, 1, False, False)
+    fields = (11, 0, -1, -1, 1, -1, -1, -1, 0, 0, 0.0, 0.0, 1, False, False)
     edges = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 1, 2]), False, False, 0.0, None, None, None, None
     steps = torch.tensor([[0, 0, 0, 0]]), torch.zeros(1), torch.tensor([[0, 0, 0]]), [0]
 

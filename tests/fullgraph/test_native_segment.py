@@ -346,6 +346,25 @@ def test_a_model_with_attention_is_one_segment(name):
     assert compiled_segments(out) == 1
 
 
+def test_pna_is_one_segment_and_equals_its_operations(monkeypatch):
+    """Several reductions are written where they stand beside a node's own row."""
+    torch.manual_seed(0)
+    how = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification"]}
+    model = pyg.PNA(CHANNELS, 8, 2, CLASSES, deg=torch.ones(16, dtype=torch.long), **how)
+    batch, results = sampled(data_of("untidy")), []
+    for number in (1, 0):
+        if not number:
+            by_operation(monkeypatch)
+        engine = graphbraid.compile(copy.deepcopy(model), strict=True)
+        batch.x = batch.x.detach().requires_grad_()
+        out = engine(batch)
+        assert compiled_segments(out) == number
+        grads = torch.autograd.grad(out.square().sum(), [batch.x, *engine.parameters()])
+        results.append([out.detach(), *grads])
+    for one, other in zip(*results, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("name", ["SAGE", "GCN", "GAT"])
 def test_drawn_edges_are_read_as_they_were_drawn(name, monkeypatch):
     """Edges of each level, which take longer than a tiny step's kernels, are made for other operations."""
@@ -710,7 +729,7 @@ def test_a_segment_refuses_numbers_of_what_there_is_not():
 ATTENDED = {"x": (5, 4), "own": (3, 4), "key": (5, 4), "vector": (1, 2, 2)}
 
 
-@pytest.mark.parametrize(("kind", "number"), [("GATv2", 8), ("dot products", 9)])
+@pytest.mark.parametrize(("kind", "number"), [("GATv2", 9), ("dot products", 10)])
 def test_an_attention_refuses_what_does_not_fit(kind, number):
     reads = ["x", "own", "key"][: 2 if kind == "GATv2" else 3]
     edges = torch.tensor([0, 2, 2, 3]), torch.tensor([4, 0, 1], dtype=torch.int32)

@@ -358,6 +358,11 @@ void Pass::back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>&
       if (step.of_x) add(held[op.x], grad);
       if (step.of_other) add(held[op.other], grad);
       return;
+    case Kind::kSideBySide:
+      for_each_beside(op, [&](int value, int64_t first, int64_t width) {
+        if (wants_[value]) add(held[value], grad.columns(first, width));
+      });
+      return;
     case Kind::kMeanOfHeads: {
       const FloatMatrix of_x = FloatMatrix::make(x.rows, x.width);
       mean_of_heads_backward(grad, op.attention.heads, of_x);

@@ -120,6 +120,14 @@ FloatMatrix Pass::checked_messages(const Operation& op) const {
 FloatMatrix Pass::checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
   if (attends(op.kind)) return op.attention.checked(maps_.at(op.edges), attention_inputs(op, {}));
   if (op.kind == Kind::kMessages) return checked_messages(op);
+  if (op.kind == Kind::kSideBySide) {
+    FloatMatrix whole{nullptr, rows_[op.x].rows};
+    for (const int value : op.reads()) {
+      need(rows_[value].rows == whole.rows, "values side by side have as many rows");
+      whole.stride = whole.width += rows_[value].width;
+    }
+    return whole;
+  }
   const FloatMatrix& x = rows_[op.x];
   const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
   need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
@@ -281,6 +289,24 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   }
 }
 
+// The place of several reductions beside other values, if no other operation reads them; else nothing.
+FloatMatrix Pass::place_beside(const Operation& op) {
+  const int reader = plan_->first_read[op.out];
+  if (op.kind != Kind::kMessages || op.messages->width_out() == op.messages->width || reader < 0 ||
+      reader != plan_->last_read[op.out] || outside_[op.out] >= 0)
+    return {};
+  const Operation& beside = plan_->operations[reader];
+  const std::vector<int> read = beside.reads();
+  if (beside.kind != Kind::kSideBySide || std::count(read.begin(), read.end(), op.out) > 1) return {};
+  FloatMatrix& whole = rows_[beside.out];
+  if (whole.data == nullptr) whole = FloatMatrix::make(whole.rows, whole.width);
+  FloatMatrix found;
+  for_each_beside(beside, [&](int value, int64_t first, int64_t width) {
+    if (value == op.out) found = whole.columns(first, width);
+  });
+  return found;
+}
+
 FloatMatrix Pass::result(const Operation& op, size_t place) {
   FloatMatrix& out = rows_[op.out];
   if (out.data != nullptr) return out;
@@ -290,6 +316,8 @@ FloatMatrix Pass::result(const Operation& op, size_t place) {
       op.kind == Kind::kEpilogue && is_last_read(op.x, place) && !kept_[op.x] && x.own.use_count() == 1;
   if (overwrites || op.kind == Kind::kFirstRows)
     out = x.first(out.rows);
+  else if (const FloatMatrix beside = place_beside(op); beside.data != nullptr)
+    out = beside;
   else
     out = FloatMatrix::make(out.rows, out.width);
   return out;
@@ -328,6 +356,12 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
       return;
     case Kind::kRowSum:
       return add_rows(x, rows_[op.other], out);
+    case Kind::kSideBySide:
+      for_each_beside(op, [&](int value, int64_t first, int64_t width) {
+        const FloatMatrix to = out.columns(first, width);
+        if (rows_[value].data != to.data) copy_rows(rows_[value], to);
+      });
+      return;
     case Kind::kMeanOfHeads:
       return mean_of_heads(x, op.attention.heads, out);
     case Kind::kGat:

@@ -70,6 +70,16 @@ class Pass {
   bool may_sum_again(const Operation& op) const;
   bool narrows(const Map& map, int64_t in, int64_t out, const Step& step) const;
   void note_reads(const Operation& op, const Step& step);
+  FloatMatrix place_beside(const Operation& op);
+  // Calls body(value, its first column, its columns) for each value that stands beside others.
+  template <typename Body>
+  void for_each_beside(const Operation& op, const Body& body) {
+    int64_t first = 0;
+    for (const int value : op.reads()) {
+      body(value, first, rows_[value].width);
+      first += rows_[value].width;
+    }
+  }
   FloatMatrix result(const Operation& op, size_t place);
   void run(const Operation& op, Step& step, size_t place);
 

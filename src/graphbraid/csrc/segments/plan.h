@@ -20,6 +20,7 @@ enum class Kind : int {
   kFirstRows,
   kRowSum,
   kMeanOfHeads,
+  kSideBySide,
   kGat,
   kGatv2,
   kDot,
@@ -33,7 +34,7 @@ struct Operation {
   Kind kind;
   // Values; `other` is a sum's second side, what a product adds, what an attention reads of its destinations,
   // or the rows of edges that GINE adds. Dot products have keys, and x has their values; other attentions
-  // have rows of edges there.
+  // have rows of edges there. Two or three stand side by side.
   int x, other, key, out;
   // Operands; the other weight is of the destinations' own rows, or of `other`. GAT has the vectors of
   // sources and of destinations, GATv2 its only one. In the place of a bias, an attention has the map of

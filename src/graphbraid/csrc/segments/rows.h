@@ -42,6 +42,7 @@ struct FloatMatrix {
   FloatMatrix part(int64_t begin, int64_t count) const {
     return {data + begin * stride, count, width, stride, own};
   }
+  FloatMatrix columns(int64_t begin, int64_t count) const { return {data + begin, rows, count, stride, own}; }
   // Whether nothing else has this memory.
   bool is_alone() const {
     return data != nullptr && own.use_count() == 1 && own.get() == data && stride == width;

@@ -50,8 +50,8 @@ class Segment {
                       has_loops, averages] : operations) {
       need_count(number, 0, static_cast<int>(Kind::kGine), "kind");
       const auto kind = static_cast<Kind>(number);
-      const bool reads_two =
-          kind == Kind::kRowSum || kind == Kind::kGatv2 || kind == Kind::kDot || kind == Kind::kGine;
+      const bool reads_two = kind == Kind::kRowSum || kind == Kind::kSideBySide || kind == Kind::kGatv2 ||
+                             kind == Kind::kDot || kind == Kind::kGine;
       need_count(x, 0, next - 1, "x");
       need_count(other, reads_two ? 0 : -1, next - 1, "other");
       need_count(key, kind == Kind::kDot ? 0 : -1, next - 1, "key");

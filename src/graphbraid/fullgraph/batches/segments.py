@@ -64,6 +64,8 @@ def _compiles(op: ir.Operation) -> bool:
         return _compiles_messages(op) or _dot_products_of(op) is not None
     if isinstance(op, ir.Attention):  # of GAT, without rows of its own for the coefficients
         return op.kind == "gatv2" or len(op.inputs) == 1
+    if isinstance(op, ir.Concat):
+        return len(op.inputs) in (2, 3)
     is_mean = isinstance(op, ir.AlongRow) and op.kind == "mean" and op.width_out > 1 and not op.by_head
     return is_mean or isinstance(op, ir.Gine) or can_join(op)
 
@@ -150,10 +152,11 @@ _KINDS: dict[type[ir.Operation], int] = {
     ir.DestinationRows: 4,
     ir.Add: 5,
     ir.AlongRow: 6,
-    ir.Messages: 10,
-    ir.Gine: 11,
+    ir.Concat: 7,
+    ir.Messages: 11,
+    ir.Gine: 12,
 }
-_ATTENTIONS, _DOT = {"gat": 7, "gatv2": 8}, 9
+_ATTENTIONS, _DOT = {"gat": 8, "gatv2": 9}, 10
 """Numbers of the kinds in ``csrc/segments/plan.h``; those of attentions by their own kind."""
 _FLOAT32, _PLAIN = torch.float32, (Tensor, nn.Parameter)
 _EDGES = ir.AdjacencyMatrix(kind="sum")
@@ -335,6 +338,8 @@ class NativeSegment:
             how = found.scale, op.heads, False, False
         elif isinstance(op, ir.Messages):
             read = read[:1]  # see _message_fields
+        elif isinstance(op, ir.Concat) and len(op.inputs) > 2:
+            key = self._number[op.inputs[2]]
         elif isinstance(op, ir.AlongRow):
             how = 0.0, self._widths[read[0]] // op.width_out, False, False
         if _maps_edges(op):
