@@ -215,7 +215,7 @@ NOT_OPERATORS = {
     *("BroughtRows", "DiskRows", "NeighborLists", "RowCache", "RowReader", "xxh64"),  # in tests of features
     "Types",  # in tests/sampling/typed
     "induced_edges",  # in tests/sampling
-    "pool_bytes",  # in tests/ops/test_pool.py
+    *("pool_bytes", "count_rows"),  # in tests/ops/test_pool.py
     *(
         "pack_by_load",
         "place_nodes",

@@ -181,7 +181,7 @@ def test_the_table_is_used_again_without_being_cleared(pipeline):
     config = SamplerConfig(fanouts=(3, 2))
     schedule = SeedSchedule(seeds=seeds_of(40, 30), batch_size=3)
     running = pipeline(csc, config)
-    assert running.table_bytes == 8 * 40
+    assert running._table.slots.nbytes == 8 * 40
     cleared = []
     running._table.slots.fill_ = cleared.append
     assert_epoch_is_the_references(running, csc, config, schedule)
