@@ -4,12 +4,15 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 import torch
 from tests.kernels import needs_kernels
+from torch_geometric.nn import GraphSAGE
 
+import graphbraid
 from graphbraid import native, ops
 from graphbraid.graph.csc import coo_to_csc
 from graphbraid.ops import Aggregation
@@ -108,6 +111,26 @@ def test_steps_reach_a_size_and_keep_it_and_give_the_same_bits_without_the_pool(
     with without_pool():
         for mine, other in zip(step(x), first, strict=True):
             assert torch.equal(mine, other)
+
+
+def test_counting_may_end_while_another_thread_takes_rows():
+    done = threading.Event()
+
+    def count():
+        while not done.is_set():
+            with without_pool():
+                pass
+
+    counting = threading.Thread(target=count)
+    counting.start()
+    try:
+        engine = graphbraid.compile(GraphSAGE(8, 8, 2, 3), strict=True)
+        x, edges = torch.rand(50, 8), torch.randint(50, (2, 300))
+        for _ in range(100):
+            engine(x, edges).sum().backward()
+    finally:
+        done.set()
+        counting.join()
 
 
 PROGRAM = """

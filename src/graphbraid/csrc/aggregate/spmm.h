@@ -23,8 +23,9 @@ struct SpmmArgs : EdgeRows {
   int64_t out_stride = 0;
   bool out_wide = false;
   const Epilogue* epilogue = nullptr;  // of each row once it is summed; may be null
-  // Of float32 rows: whether `out` holds the result of a ReLU, and dropout that scales by gate_scale, of
-  // which the sums are the gradient. Where that is positive the scaled sums are written over it, else zeros.
+  // For float32 rows: whether `out` holds a result of ReLU, and of dropout that scales by gate_scale. The
+  // sums are its gradient. Where the result is positive, the scaled sums are written over it; elsewhere
+  // zeros.
   bool is_gated = false;
   double gate_scale = 1;
 };

@@ -136,9 +136,12 @@ void count_rows(const nb::object& maker) {
   Py_XDECREF(counted_maker.exchange(maker.is_none() ? nullptr : nb::object(maker).release().ptr()));
 }
 
+// Null if nothing is counted any more: another thread may have ended that before this one got the GIL.
 std::shared_ptr<float> counted_memory(int64_t bytes) {
   const nb::gil_scoped_acquire acquire;
-  const nb::object memory = nb::borrow(counted_maker.load())(bytes);
+  PyObject* maker = counted_maker.load();
+  if (maker == nullptr) return nullptr;
+  const nb::object memory = nb::borrow(maker)(bytes);
   auto* data = reinterpret_cast<float*>(nb::cast<uintptr_t>(memory.attr("data_ptr")()));
   return {data, [held = nb::object(memory).release().ptr()](float*) {
             const nb::gil_scoped_acquire acquire;
@@ -150,7 +153,8 @@ std::shared_ptr<float> counted_memory(int64_t bytes) {
 
 std::shared_ptr<float> row_memory(int64_t count) {
   const int64_t bytes = std::max<int64_t>(count, 1) * static_cast<int64_t>(sizeof(float));
-  if (counted_maker.load() != nullptr) return counted_memory(bytes);
+  if (counted_maker.load() != nullptr)
+    if (auto counted = counted_memory(bytes)) return counted;
   if (bytes >= kLeastBytes) {
     if (void* block = pool().take(bytes))
       return {static_cast<float*>(block), [](float* p) { pool().give_back(p); }};

@@ -6,9 +6,8 @@
 
 namespace gb {
 
-// Calls f(copy), where copy(to, from) copies a row of so many bytes. That of a narrow row is two moves of a
-// constant size, of its first and its last bytes, which may overlap: a call of memcpy takes several times as
-// long.
+// Calls f(copy), where copy(to, from) copies one row. A narrow row is copied by two moves of a constant size:
+// its first and its last bytes, which may overlap. A call of memcpy takes several times as long.
 template <size_t kMove = 4, typename F>
 void with_row_copy(size_t bytes, const F& f) {
   if constexpr (kMove > 32) {

@@ -267,9 +267,8 @@ class _TraceReader:
     def _check_matrices(self, node: fx.Node) -> None:
         """Refuse a call that goes by sizes of tensors that the trace took for node rows and that are none."""
         others = {*node.meta.get(MATRICES, ())} - self._values.keys()
-        if all(
-            getattr(one, "target", "") == "size" for one in node.args
-        ):  # it compares numbers of rows alone
+        compares_sizes = all(getattr(one, "target", "") == "size" for one in node.args)
+        if compares_sizes:  # heads of node rows have as many rows as these
             others = {one for one in others if not isinstance(self._others.get(one), Heads)}
         if any(target_of(one) != EDGE_ATTR for one in others):
             what = f"it goes by sizes of {', '.join(map(str, others))}, which is no matrix of node rows"

@@ -462,7 +462,7 @@ class _Tracer(fx.Tracer):
         try:
             return len(self._shaped(node))
         except Exception as error:  # whatever PyTorch raises for tensors without numbers
-            target: Any = node.target
+            target: Any = node.target  # x.size() or x.shape
             is_shape = node.args[1:] == {"size": (), getattr: ("shape",)}.get(target)
             if not is_shape or not self.assumes or self._is_typed:
                 raise TypeError("the number of its parts depends on values") from error
