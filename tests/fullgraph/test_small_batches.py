@@ -16,6 +16,7 @@ from torch import nn
 import graphbraid
 from graphbraid.fullgraph.batches import fusing
 from graphbraid.fullgraph.batches.fusing import BatchProgram
+from graphbraid.fullgraph.reading.watch import ModelWatch
 from graphbraid.loader import NeighborLoader
 
 CHOOSES = BatchProgram.takes_longer  # a fixture of this folder replaces it, so that programs run
@@ -154,3 +155,96 @@ def test_explain_describes_the_program_of_a_small_batch_too():
         text = engine.explain(next(batches()))
     assert "takes less time" in text
     assert "on blocks of edges" in text
+
+
+def counted(monkeypatch):
+    """Count the looks at all that a model holds."""
+    looks, has_changed = [], ModelWatch.has_changed
+    monkeypatch.setattr(ModelWatch, "has_changed", lambda self: looks.append(self) or has_changed(self))
+    return looks
+
+
+@pytest.mark.parametrize("form", ["batch", "data"])
+def test_small_batches_in_succession_look_at_the_modes_alone(form, monkeypatch):
+    model, twin, engine = made("egnn, distances")
+    looks = counted(monkeypatch)
+    for number, batch in enumerate(batches()):
+        data = batch.to_data()
+        found = results(model, lambda batch=batch, data=data: engine(data if form == "data" else batch))
+        expected = results(twin, lambda data=data: by_tensors(twin, data)[: data.batch_size])
+        assert all(map(torch.equal, found, expected))
+        assert engine.why.code == "small"
+        if number == 0:
+            looks.clear()
+    assert number > 1
+    assert not looks
+    engine.eval()
+    engine(data)
+    assert looks
+
+
+def doubled(_module, _args, out):
+    return 2 * out
+
+
+CHANGES = {
+    "layer": lambda model: setattr(model, "head", nn.Linear(SIZES.classes, 3)),
+    "hook": lambda model: model.register_forward_hook(doubled),
+    "tuple": lambda model: model.register_forward_hook(lambda _m, _a, out: (out, out.sum())),
+    "sum": lambda model: model.register_forward_hook(lambda _m, _a, out: out.sum(0, keepdim=True)),
+    "none": lambda model: model.register_forward_hook(lambda *_: {"rows": None}),
+}
+
+
+class Headed(nn.Module):
+    """A model with a last layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = MODELS["egnn, distances"](SIZES)
+        self.head = nn.Linear(SIZES.classes, 3)
+
+    def forward(self, x, edge_index):
+        return self.head(self.body(x, edge_index))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_small_batches_follow_changes_of_the_model(change):
+    torch.manual_seed(2)
+    model = Headed()
+    twin, engine = copy.deepcopy(model), graphbraid.compile(model)
+    some = [batch.to_data() for batch in batches()][:3]
+    for data in some[:2]:
+        engine(data)
+    assert engine.why.code == "small"
+    for one in (model, twin):
+        torch.manual_seed(3)
+        CHANGES[change](one)
+    data, expected = some[2], by_tensors(twin, some[2])
+    found = engine(data)
+    if change == "none":
+        assert found == expected
+        return
+    several = isinstance(expected, tuple)
+    for ours, theirs in zip(*((one if several else (one,)) for one in (found, expected)), strict=True):
+        rows = theirs[: data.batch_size] if theirs.shape[:1] == (data.num_nodes,) else theirs
+        assert torch.equal(ours, rows)
+
+
+def test_a_larger_batch_looks_at_the_model_again_and_later_small_ones_know_its_program(monkeypatch):
+    """Layers of known messages take no longer on any batch, so that the old program must not decide."""
+    torch.manual_seed(2)
+    model = Headed()
+    engine, data = graphbraid.compile(model), data_of("nodes", SIZES, degree=20)
+    small = next(batches()).to_data()
+    engine(small)
+    model.body = pyg.GraphSAGE(SIZES.channels, SIZES.classes, 2)
+    engine(small)
+    assert engine.why.code == "small"
+    monkeypatch.setattr(fusing, "_MOST", 1 << 10)
+    large = data.clone()
+    large.num_sampled_edges, large.input_id, large.batch_size = small.num_sampled_edges, small.input_id, 3
+    engine(large)
+    assert engine.why is None
+    engine(small)
+    assert engine.why is None

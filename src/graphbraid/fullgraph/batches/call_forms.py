@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from types import NoneType
 from typing import Any
 
 from torch import Tensor, nn
 
-from graphbraid.fullgraph.batches.calls import BatchCall, is_of_pyg, shared_of
+from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm, shared_of
 from graphbraid.fullgraph.batches.edges import RelationEdges
 from graphbraid.fullgraph.program import NotLoweredError
 from graphbraid.fullgraph.reading.calling import (
@@ -87,7 +87,7 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
     flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
     given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
     taken = [] if typed else list(values)
-    given = _with_edges(given, values, taken, calling, model)
+    given = with_edges(given, values, taken, calling, model)
     return BatchCall(calling=calling, values=values, given=given)
 
 
@@ -102,47 +102,76 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     Raises:
         ConfigError: a parameter without a default matches no attribute.
     """
-    typed = batch.is_typed if isinstance(batch, MiniBatch) else hasattr(type(batch), "node_types")
-    if typed and not isinstance(batch, MiniBatch):
-        names = sorted({key for store in batch.stores for key in store._mapping})
-    else:
-        names = batch.keys()
-    key = type(batch), typed, _forward_of(model), *names
+    kind: Any = type(batch)
+    is_ours, typed = _traits_of(kind)
+    typed = batch.is_typed if is_ours else typed
+    names = batch.keys() if is_ours else _keys_of(batch, typed=typed)
+    key = kind, typed, _forward_of(model), *names
     if (form := callings.get(key)) is None:
         form = callings[key] = _form_of(model, batch, names, typed=typed)
-    calling, given, held, taken, shared = form
     values = CallValues(partial(_of_batch, batch, typed))
-    seed_type, num_seeds, drawn = None, None, None if is_of_pyg(batch, given) else _drawn(batch)
-    if isinstance(batch, MiniBatch) or "input_id" in held:
-        seed_type, num_seeds = _seeds_of(batch, held, drawn, typed=typed)
+    seed_type, num_seeds, drawn = None, None, _drawn(batch, is_ours=is_ours, typed=typed)
+    if "input_id" in form.held:
+        seed_type, num_seeds = _seeds_of(batch, form.held, drawn, typed=typed)
     return BatchCall(
-        calling=calling,
+        calling=form.calling,
         values=values,
-        given=_with_edges(given, values, taken, calling, model) if taken else given,
+        given=form.given,
         batch=batch,
         seed_type=seed_type,
         num_seeds=num_seeds,
         trims=num_seeds is not None,
-        shared=shared,
+        form=form,
+        shared=form.shared,
         drawn=drawn,
-        is_bare=not (typed or taken),
+        is_bare=not (typed or form.taken),
     )
 
 
-BatchForm = tuple[Calling, Given, frozenset[str], tuple[str, ...], tuple[Any, ...]]
-"""How batches with the same attributes are called: the call, the arguments that it can be given, the batch's
-attributes, the call's weights and features of edges, or its matrix, and :func:`shared_of` the call."""
+@lru_cache(maxsize=64)
+def _traits_of(kind: Any) -> tuple[bool, bool]:
+    """Return whether batches of a class are graphbraid's, and whether PyG's of this class have types."""
+    return issubclass(kind, MiniBatch), hasattr(kind, "node_types")
+
+
+def is_batch(value: Any) -> bool:
+    """Return whether the only argument of a call is a batch, not features."""
+    kind: Any = type(value)
+    return _is_batch_class(kind) or (
+        not isinstance(value, Tensor | dict)
+        and callable(getattr(value, "keys", None))
+        and hasattr(value, "num_nodes")  # it may be costly to count
+    )
+
+
+@lru_cache(maxsize=64)
+def _is_batch_class(kind: Any) -> bool:
+    is_other = issubclass(kind, Tensor | dict) or not callable(getattr(kind, "keys", None))
+    return not is_other and hasattr(kind, "num_nodes")
+
+
+def _keys_of(batch: Any, *, typed: bool) -> Collection[str]:
+    """Return the attributes of a batch that is PyG's, which takes long to list them itself."""
+    if typed:
+        return sorted({key for store in batch.stores for key in store._mapping})
+    store = vars(batch).get("_store")
+    is_plain_data = store is not None and type(batch).__module__ == "torch_geometric.data.data"
+    names: Collection[str] = store._mapping if is_plain_data else batch.keys()
+    return names
 
 
 def _forward_of(model: nn.Module) -> tuple[Any, ...]:
     """Return the function that takes a model's arguments; of a wrapper, also that of the wrapped module."""
-    function = getattr(model.forward, "__func__", model.forward)
-    code, children = getattr(function, "__code__", None), list(model._modules.values())
-    is_wrapper = code is not None and code.co_argcount <= 1 and len(children) == 1
-    return function, *(_forward_of(children[0]) if is_wrapper and children[0] is not None else ())
+    forward = model.forward
+    function = getattr(forward, "__func__", forward)
+    code = getattr(function, "__code__", None)
+    if code is None or code.co_argcount > 1 or len(model._modules) != 1:
+        return (function,)
+    [child] = model._modules.values()
+    return function, *(() if child is None else _forward_of(child))
 
 
-def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool) -> BatchForm:
+def _form_of(model: nn.Module, batch: Any, names: Collection[str], *, typed: bool) -> BatchForm:
     held = frozenset(name.removesuffix(BY_TYPE) if typed else name for name in names)
     is_sampled = isinstance(batch, MiniBatch) or "input_id" in held
     keys = held - _OF_LOADERS if is_sampled else held
@@ -157,7 +186,7 @@ def _form_of(model: nn.Module, batch: Any, names: Sequence[str], *, typed: bool)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
     taken = (() if typed else taken) + ((ADJACENCY,) if given.takes_matrix(calling) else ())
-    return calling, given, held, taken, shared_of(calling, given)
+    return BatchForm(calling, given, held, taken, shared_of(calling, given))
 
 
 def _seeds_of(
@@ -183,18 +212,24 @@ def _seeds_of(
     return batch.input_type if typed else None, int(batch.batch_size)
 
 
-def _drawn(batch: Any) -> Sampled | None:
-    """Return the sample that graphbraid's sampler drew for a batch; None for a batch of another loader."""
-    sampled = getattr(batch, "sampled", None)
-    if isinstance(sampled, MiniBatch):  # of a batch that is PyG's Data
-        sampled = sampled.sampled
-    return sampled if isinstance(sampled, Sampled) else None
+def _drawn(batch: Any, *, is_ours: bool, typed: bool) -> Sampled | None:
+    """Return the sample that graphbraid's sampler drew for a batch; None for a batch of another loader.
+
+    PyG's own data take long to look for an attribute that they lack, so their class is asked.
+    """
+    if not is_ours:
+        if typed or not hasattr(type(batch), "sampled"):
+            return None
+        batch = batch.sampled
+        if not isinstance(batch, MiniBatch):
+            return None
+    return batch.sampled if isinstance(batch.sampled, Sampled) else None
 
 
-def _with_edges(
+def with_edges(
     given: Given, values: Mapping[str, Any], taken: Sequence[str], calling: Calling, model: nn.Module
 ) -> Given:
-    """Say which values are numbers of edges, and which rows of features; or of what kind a matrix is."""
+    """Add which values are numbers of edges, and which rows of features; or of what kind matrices are."""
     if given.takes_matrix(calling):
         held = values[ADJACENCY]
         return _with_matrices(given, held if given.typed else {ONLY_EDGE_TYPE: held}, model)

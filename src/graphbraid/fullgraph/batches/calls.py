@@ -47,6 +47,23 @@ _FEW_EDGES, _CPU = 1 << 13, torch.device("cpu")
 """Number of edges of a batch up to which sorting them again takes less time than looking for sorted ones."""
 
 
+@dataclass(eq=False)
+class BatchForm:
+    """How batches with the same attributes are called."""
+
+    calling: Calling
+    given: Given
+    """The arguments that the batch can give."""
+    held: frozenset[str]
+    """The batch's attributes."""
+    taken: tuple[str, ...]
+    """The call's weights and features of edges, or its matrix."""
+    shared: tuple[Any, ...]
+    """:func:`shared_of` the call."""
+    small: Any = None
+    """Notes of :class:`.BatchRunner` about the last batch that ran as written because it is small."""
+
+
 @dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
 class BatchCall:
     """One call of a model on a batch."""
@@ -66,6 +83,8 @@ class BatchCall:
     """Makes the context in which the model runs, but is not read."""
     trims: bool = True
     """Whether only the rows of the batch's seeds, its first hop, need to be computed."""
+    form: BatchForm | None = None
+    """How the batch is called, if batches with its attributes were called before."""
     shared: tuple[Any, ...] = ()
     """:func:`shared_of` the call, if it is known."""
     drawn: Sampled | None = None
@@ -76,9 +95,7 @@ class BatchCall:
     """The edges of each relation as they were drawn; None if they may be others."""
 
     def __post_init__(self) -> None:
-        self.sampled = (
-            None if is_of_pyg(self.batch, self.given) else getattr(self.batch, "sampled_edges", None)
-        )
+        self.sampled = None if self.drawn is None else getattr(self.batch, "sampled_edges", None)
         self.drawn = None if self.sampled is None else self.drawn
 
     @cached_property
@@ -117,13 +134,17 @@ class BatchCall:
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
-        if self.given.matrix is not None:
+        if self.given.takes_matrix(self.calling):
             return sum(int(stored_of(one)[-2].shape[-1]) for one in self._lists.values())
         if self.sampled is not None:
             return sum(len(edges.indices) for records in self.sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
         return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
+
+    def lacks_matrices(self) -> bool:
+        """Return whether the call takes sparse matrices, and some are none."""
+        return self.given.takes_matrix(self.calling) and not all(map(is_matrix, self._lists.values()))
 
     def breaks(self, model: nn.Module, unaligned: Collection[str] = ()) -> Breaks:
         """Return the inputs of trials for calls without a lowered form: the batch's edges, and more nodes.
@@ -462,11 +483,6 @@ def _of_blocks(
         indptr = edges.indptr[: destinations[hop] + 1]
         blocks.append(Csc(indptr, edges.indices, sources[hop + 1], own, trusted=True))
     return RelationEdges(blocks=tuple(blocks), starts=starts[-2::-1], source=ends[0], destination=ends[1])
-
-
-def is_of_pyg(batch: Any, given: Given) -> bool:
-    """Return whether a batch is PyG's ``HeteroData``, whose attributes take long to look up."""
-    return given.typed and batch is not None and not isinstance(batch, MiniBatch)
 
 
 def _counts_of(batch: Any, known: Mapping[str, int]) -> dict[str, int]:

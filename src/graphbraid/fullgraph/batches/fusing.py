@@ -65,6 +65,7 @@ class BatchProgram:
         self.delay = _delay(self.parts, fused.ops)
         """What the program takes to start beyond the model's own calls, in elements of edges' rows."""
         self._walks = _walks(fused)
+        self._widest = max((width for _, width, _ in self._walks), default=0)
         self.breaks = tuple(op for op in fused.ops if isinstance(op, ir.Break) and op.is_graph_break)
         """The parts that PyTorch runs as the model is written."""
         norms = (op for op in fused.ops if isinstance(op, ir.Normalise))
@@ -90,7 +91,7 @@ class BatchProgram:
             num_edges: number of the batch's edges.
             by_hop: the same by hop, the seeds' first; None if the program does not trim the batch.
         """
-        if num_edges * max(width for _, width, _ in self._walks) > _MOST:
+        if num_edges * self._widest > _MOST:
             return False
         saved = 0.0
         for level, width, share in self._walks:

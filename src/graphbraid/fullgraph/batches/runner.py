@@ -14,7 +14,6 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphbraid import native
 from graphbraid.errors import ConfigError, GraphbraidError, RunsAsWrittenWarning
+from graphbraid.fullgraph.batches.call_forms import with_edges
 from graphbraid.fullgraph.batches.calls import BatchCall
 from graphbraid.fullgraph.batches.edges import Levels
 from graphbraid.fullgraph.batches.fusing import BatchProgram
@@ -63,6 +63,7 @@ class _Form:
 
     def __init__(self, model: nn.Module) -> None:
         self.seen = ModelWatch(model)
+        self.modes = self.seen.modes()
         self.programs: dict[Any, BatchProgram | NotLoweredError] = {}
         self.unaligned: set[str] = set()
         """See :meth:`.BatchCall.breaks`."""
@@ -85,9 +86,12 @@ class BatchRunner:
         self._lock, self._forms = lock_of(model), list[_Form]()
         self._num_changes = 0
         self._unread: ModelWatch | None = None
+        self._state: _Form | None = None
+        """The state of the model when it was last looked at."""
         self.recorded = RecordedBatches()
-        self.last: BatchProgram | NotLoweredError | None = None
-        """The program that ran last, or the reason why the last call ran as written; None before a call."""
+        self.last: BatchProgram | NotLoweredError | int | None = None
+        """The program that ran last, or the reason why the last call ran as written; None before a call. Of a
+        small batch, the number of its edges."""
 
     def run(self, call: BatchCall, *, stacklevel: int = 1) -> Any:
         """Run a call, by a program if there is one; of a batch with seeds, return only their rows.
@@ -100,9 +104,14 @@ class BatchRunner:
             ConfigError: ``strict`` is set and a part of the model has no lowered form; or the batch does not
                 have edges for as many layers as the model.
         """
+        if self._is_small_as_before(call):
+            return self._small(call)
         found = self._program_for(call)
-        if isinstance(found, BatchProgram):
-            found = self._why_small(found, call) or found
+        if isinstance(found, BatchProgram) and self.chooses:
+            if call.form is not None:
+                call.form.small = self._state, found
+            if self._is_small(found, call):
+                return self._small(call)
         if isinstance(found, BatchProgram):
             self.last = found
             if found.breaks and self.warns:
@@ -120,16 +129,24 @@ class BatchRunner:
             given = {what: call.values[what] for what in call.calling.roles}
         except ConfigError as error:  # a batch in layout 'blocks' has no edge_index
             raise ConfigError(f"{found}. As the model is written, it cannot run either: {error}") from error
-        with nullcontext() if found.code == "small" else fused_layers(self.model), call.around():
+        with fused_layers(self.model), call.around():
             out = call.calling.run(self.model, given)
-        if call.num_seeds is None:
+        return out if call.num_seeds is None else _of_seeds(out, call, call.num_seeds)
+
+    def _small(self, call: BatchCall) -> Any:
+        """Run a batch that is small as the model is written."""
+        self.last = call.num_edges
+        out = call.calling.run(self.model, call.values)
+        if (num_seeds := call.num_seeds) is None:
             return out
-        if found.code == "small" and not call.given.typed:
-            return out[: call.num_seeds]
-        return _of_seeds(out, call, call.num_seeds)
+        if not call.given.typed and isinstance(out, Tensor):
+            x = call.values[X]
+            if isinstance(x, Tensor) and len(x) == len(out):  # as nearly always
+                return out[:num_seeds]
+        return _of_seeds(out, call, num_seeds)
 
     def runs_as_written(self, why: NotLoweredError, *, stacklevel: int = 1) -> None:
-        """Note that a call runs as it is written, and warn of the first one but of small batches.
+        """Note that a call runs as it is written, and warn of the first one.
 
         Raises:
             ConfigError: ``strict`` is set.
@@ -137,7 +154,7 @@ class BatchRunner:
         self.last = why
         if self.strict:
             raise ConfigError(f"strict=True, and {self._text_of(why)}")
-        if self.warns and why.code != "small":
+        if self.warns:
             self._warn(self._text_of(why), stacklevel + 1)
 
     def _warn(self, text: str, stacklevel: int) -> None:
@@ -147,6 +164,10 @@ class BatchRunner:
     @property
     def why(self) -> NotLoweredError | None:
         """The reason why the last call ran as it is written; None if it ran by a program."""
+        if isinstance(self.last, int):
+            what = f"on {self.last:,} edges PyTorch takes less time for the model as it is written"
+            needed = "strict=True to run the program on every batch"
+            return NotLoweredError("batch", what, needed, code="small")
         return self.last if isinstance(self.last, NotLoweredError) else None
 
     @property
@@ -154,7 +175,7 @@ class BatchRunner:
         """Why the last call, or parts of it, ran as written; empty if it all ran by a program."""
         if isinstance(self.last, BatchProgram):
             return "; ".join(reasons_of(self.last.breaks)) if self.last.breaks else ""
-        return "" if self.last is None else f"{self.last.part}: {self.last.reason}"
+        return "" if (why := self.why) is None else f"{why.part}: {why.reason}"
 
     @property
     def _name(self) -> str:
@@ -173,50 +194,66 @@ class BatchRunner:
             self.last = program = self._program_for(call)
             if isinstance(program, BatchProgram):
                 lines = timed_lines(self.model, program, lambda: _run_of(program, call, NotedRun))
-                small = self._why_small(program, call)
-                return "\n".join((*(() if small is None else [self._text_of(small)]), str(program), *lines))
+                if is_small := self.chooses and self._is_small(program, call):
+                    self.last = call.num_edges
+                return "\n".join((*([self.explain()] if is_small else []), str(program), *lines))
         if self.last is None:
             return "Nothing has run yet: a model is read at its first batch."
-        if isinstance(self.last, NotLoweredError):
-            return self._text_of(self.last)
+        if (why := self.why) is not None:
+            return self._text_of(why)
         return "\n".join((str(self.last), *self.recorded.lines()))
 
-    def _why_small(self, program: BatchProgram, call: BatchCall) -> NotLoweredError | None:
-        """Return why a batch runs as the model is written although there is a program; None if it does not.
+    def _is_small_as_before(self, call: BatchCall) -> bool:
+        """Return whether a batch is small for the program of the last batch of its form; False if unknown.
+
+        A model that runs as written follows its own changes. So only its modes are compared, which decide
+        most of what a program is: a look at all that the model holds takes as long as a layer.
+        """
+        noted = None if call.form is None else call.form.small
+        if noted is None or call.lacks_matrices():
+            return False
+        now, (state, program) = self._state, noted
+        if now is None or now is not state or now.seen.modes() != now.modes:
+            return False
+        return self._is_small(program, call)
+
+    def _is_small(self, program: BatchProgram, call: BatchCall) -> bool:
+        """Return whether a batch runs as the model is written although there is a program.
 
         Edges are counted and no clock is read, so that a batch runs in the same way each time.
         """
-        batch = call.batch
-        can_choose = self.chooses and program.delay > 0 and program.read.returned is None
-        if not can_choose or getattr(batch, "layout", "") == "blocks":
-            return None
-        num_edges = call.num_edges
-        by_hop = getattr(batch, "num_sampled_edges", None) if call.trims and not call.given.typed else None
-        by_hop = by_hop if isinstance(by_hop, list) else None
-        is_small = all(x.is_cpu for x in call.x.values()) and program.takes_longer(num_edges, by_hop)
-        what = f"on {num_edges:,} edges PyTorch takes less time for the model as it is written"
-        needed = "strict=True to run the program on every batch"
-        return NotLoweredError("batch", what, needed, code="small") if is_small else None
+        if program.delay <= 0 or program.read.returned is not None:
+            return False
+        if call.drawn is not None and call.batch.layout == "blocks":
+            return False
+        by_hop = None
+        if call.trims and not call.given.typed:
+            by_hop = getattr(call.batch, "num_sampled_edges", None)
+        is_longer = program.takes_longer(call.num_edges, by_hop if isinstance(by_hop, list) else None)
+        return is_longer and all(x.is_cpu for x in call.x.values())
 
     # ---- programs
 
     def _program_for(self, call: BatchCall) -> BatchProgram | NotLoweredError:
         """Return the program of a call, read anew if the model has changed, or why there is none."""
+        if call.form is not None and call.form.taken:
+            form = call.form
+            call.given = with_edges(form.given, call.values, form.taken, call.calling, self.model)
         first = _first_parameter(self.model)
         is_half = multiplies_in_half(first)
         why = why_not_now("cpu" if first is None else first.device.type, in_half=is_half)
         if (why := why or (None if call.fits(first) else call.why_not(first))) is not None:
             return why
         with self._lock, plain_tensors():
-            form = self._form()
-            if isinstance(form, NotLoweredError):
-                return form
-            key = is_half, call.signature
-            if (found := form.programs.get(key)) is None:
-                found = form.programs[key] = self._read(call, form, is_half=is_half)
+            state = self._form()
+            if isinstance(state, NotLoweredError):
+                return state
+            self._state, key = state, (is_half, call.signature)
+            if (found := state.programs.get(key)) is None:
+                found = state.programs[key] = self._read(call, state, is_half=is_half)
             if isinstance(found, BatchProgram) and (unaligned := call.unaligned(found.by_row)):
-                form.unaligned.update(unaligned)
-                found = form.programs[key] = self._read(call, form, is_half=is_half)
+                state.unaligned.update(unaligned)
+                found = state.programs[key] = self._read(call, state, is_half=is_half)
         return (
             found
             if isinstance(found, NotLoweredError)

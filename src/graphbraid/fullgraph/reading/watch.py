@@ -351,6 +351,10 @@ class ModelWatch:
         """The addresses of ``_held``, which a comparison takes a tenth of the time for."""
         self._before, self._before_numbers = tuple(self._values()), self._read_numbers()
 
+    def modes(self) -> list[bool]:
+        """Return whether each module is in training mode."""
+        return [module.training for module in self._modules]
+
     def has_changed(self) -> bool:
         """Return whether the model has changed since this watch was made."""
         if self._numbers() != self.numbers or self._read_numbers() != self._before_numbers:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from graphbraid.errors import DataError
-from graphbraid.fullgraph.batches.call_forms import BatchForm, call_of_batch
-from graphbraid.fullgraph.batches.calls import BatchCall
+from graphbraid.fullgraph.batches.call_forms import call_of_batch
+from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm
 from graphbraid.fullgraph.batches.runner import BatchRunner
 from graphbraid.fullgraph.reading.calling import DATA, Calling, parameters_of
 from graphbraid.graph.graph_set import GRAPHS, NODES, GraphBatch, GraphSet
