@@ -142,8 +142,8 @@ LOOK_MICROSECONDS = 500
 @contextlib.contextmanager
 def awake_threads() -> Iterator[None]:
     """Keep the kernels' threads awake between the loops that this thread opens inside (decision 0009)."""
-    compiled, looks = kernels(), _look_microseconds()
-    begins = compiled is not None and looks is not None and compiled.begin_pass(looks)
+    compiled = kernels()
+    begins = compiled is not None and compiled.begin_pass(look_microseconds())
     try:
         yield
     finally:
@@ -152,11 +152,11 @@ def awake_threads() -> Iterator[None]:
 
 
 @functools.cache
-def _look_microseconds() -> int | None:
-    """Return how long threads of a pass look for work; None if the threads of OpenMP run its loops."""
+def look_microseconds() -> int:
+    """Return how long threads of a pass look for work; -1 if the threads of OpenMP run its loops."""
     policy = os.environ.get("OMP_WAIT_POLICY", "").strip().lower()
     if os.environ.get("GOMP_SPINCOUNT") or policy == "active":
-        return None
+        return -1
     return 0 if policy == "passive" else LOOK_MICROSECONDS
 
 

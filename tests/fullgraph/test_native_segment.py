@@ -595,7 +595,8 @@ def test_threads_pass_back_through_one_graph_at_a_time():
 
 @pytest.mark.parametrize("name", [*ATTENTIONS, "GIN with batch normalisation", "SAGE"])
 def test_rows_of_some_megabytes_lie_in_the_pool_and_have_the_bits_of_their_operations(name, monkeypatch):
-    """Each value's memory is another's as soon as nothing reads it."""
+    """Each value's memory is another's as soon as nothing reads it; threads stay awake for each pass."""
+    monkeypatch.setattr(native, "look_microseconds", lambda: native.LOOK_MICROSECONDS)
     torch.manual_seed(0)
     num_nodes, edges = 50_000, torch.randint(50_000, (2, 120_000))
     x = torch.rand(num_nodes, CHANNELS)
@@ -713,7 +714,7 @@ def test_a_segment_refuses_numbers_of_what_there_is_not():
         fields = [2, 0, -1, -1, 1, 0, -1, 1, -1, 1, 0.0, 0.2, 1, False, False]
         for place, number in change.items():
             fields[place] = number
-        arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01
+        arguments = [tuple(fields)], 1, 2, [1], (1.0, 1.0, 1.0), 0.01, -1
         if sound:
             made = segment(*arguments)
             assert made.begin([one], [torch.rand(5, 4), torch.rand(5)], [], []) is not None
@@ -738,7 +739,7 @@ def test_an_attention_refuses_what_does_not_fit(kind, number):
     def begun(heads=2, **given):
         rows = {name: torch.rand(shape) for name, shape in ATTENDED.items()} | given
         fields = number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, heads, False, False
-        made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01)
+        made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01, -1)
         operands = [rows["vector"] if kind == "GATv2" else None]
         maps = [((*edges, False, False, 0.0, None, None, None, None), 5, 3)]
         return made.begin([rows[name] for name in reads], operands, maps, [])
@@ -754,7 +755,7 @@ def test_an_attention_refuses_what_does_not_fit(kind, number):
         fields = [number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, 2, False, False]
         fields[1 + missing] = -1
         with pytest.raises(ValueError, match="must lie in"):
-            native.kernels().Segment([tuple(fields)], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01)
+            native.kernels().Segment([tuple(fields)], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01, -1)
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")

@@ -19,7 +19,7 @@ pytestmark = needs_kernels
 @pytest.fixture
 def looks(monkeypatch):
     """A pass as it is by default, whatever the environment says of waiting threads, on two threads."""
-    monkeypatch.setattr(native, "_look_microseconds", lambda: native.LOOK_MICROSECONDS)
+    monkeypatch.setattr(native, "look_microseconds", lambda: native.LOOK_MICROSECONDS)
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     yield

@@ -92,6 +92,7 @@ std::vector<nb::object> Pass::backward(std::vector<std::optional<StridedFloats>>
   has_given_up_ = gives_up;
   {
     const nb::gil_scoped_release release;
+    const AwakeThreads awake(plan_->look_microseconds, opens_long_loops());
     for (size_t i = steps_.size(); i-- > 0;) {
       const Operation& op = plan_->operations[i];
       FloatMatrix grad = std::move(held[op.out]);

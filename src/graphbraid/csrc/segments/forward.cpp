@@ -65,6 +65,7 @@ std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> Pass::fo
   for (const Operation& op : plan_->operations) begin_step(op, next);
   {
     const nb::gil_scoped_release release;
+    const AwakeThreads awake(plan_->look_microseconds, opens_long_loops());
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Operation& op = plan_->operations[i];
       run(op, steps_[i], i);
@@ -81,6 +82,13 @@ std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> Pass::fo
     if (!std::binary_search(reads_.begin(), reads_.end(), static_cast<int>(first_out() + i))) outs_[i] = {};
   }
   return {std::move(written_), reads_, std::move(constant)};
+}
+
+// Whether loops over the rows are long enough for several threads.
+bool Pass::opens_long_loops() const {
+  int64_t floats = 0;
+  for (const FloatMatrix& rows : rows_) floats += rows.rows * rows.width;
+  return floats >= kFloatsWorth;
 }
 
 bool Pass::transposes(const Operation& op, const Step& step) {

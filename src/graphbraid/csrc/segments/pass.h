@@ -14,6 +14,8 @@
 
 #include "arguments/epilogue_arguments.h"
 #include "segments/plan.h"
+#include "threads/awake.h"
+#include "threads/worth.h"
 
 namespace gb {
 
@@ -80,6 +82,7 @@ class Pass {
       first += rows_[value].width;
     }
   }
+  bool opens_long_loops() const;
   FloatMatrix result(const Operation& op, size_t place);
   void run(const Operation& op, Step& step, size_t place);
 

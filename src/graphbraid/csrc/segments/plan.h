@@ -92,6 +92,7 @@ struct Plan {
   std::vector<int> first_read, last_read;  // by value: the operations that read it; -1: none
   Rates rates;
   double leaky_slope;
+  int look_microseconds;  // see begin_pass
 };
 
 }  // namespace gb

@@ -23,7 +23,8 @@ class Segment {
   // each is a tensor of its own.
   Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
           std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope,
-          std::vector<Messages::Fields> messages, const std::vector<std::tuple<int, int64_t, bool>>& views) {
+          int look_microseconds, std::vector<Messages::Fields> messages,
+          const std::vector<std::tuple<int, int64_t, bool>>& views) {
     const auto& [row_bytes, stream_bytes, multiply_flops] = rates;
     auto next = static_cast<int64_t>(num_reads);
     const auto last_operand = static_cast<int64_t>(num_operands) - 1;
@@ -35,7 +36,8 @@ class Segment {
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         {row_bytes, stream_bytes, multiply_flops},
-                                        leaky_slope});
+                                        leaky_slope,
+                                        look_microseconds});
     for (size_t i = 0; i < (views.empty() ? num_operands : 0); ++i)
       plan_->views.push_back({static_cast<int>(i)});
     plan_->num_tensors = plan_->views.size();
@@ -124,10 +126,10 @@ void bind_segments(nb::module_& m) {
       .def("backward", &Pass::backward, "grads"_a.none(), "reversed"_a, "gives_up"_a);
   nb::class_<Segment>(m, "Segment")
       .def(nb::init<const std::vector<OperationFields>&, size_t, size_t, std::vector<int>,
-                    std::tuple<double, double, double>, double, std::vector<Messages::Fields>,
+                    std::tuple<double, double, double>, double, int, std::vector<Messages::Fields>,
                     const std::vector<std::tuple<int, int64_t, bool>>&>(),
            "operations"_a, "num_reads"_a, "num_operands"_a, "writes"_a, "rates"_a, "leaky_slope"_a,
-           "messages"_a = nb::make_tuple(), "views"_a = nb::make_tuple())
+           "look_microseconds"_a, "messages"_a = nb::make_tuple(), "views"_a = nb::make_tuple())
       .def("begin", &Segment::begin, nb::rv_policy::take_ownership, "values"_a, "operands"_a, "maps"_a,
            "counts"_a, "of_edges"_a = nb::make_tuple());
 }

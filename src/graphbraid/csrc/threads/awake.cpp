@@ -161,7 +161,7 @@ bool binds_threads() {
 }  // namespace
 
 bool begin_pass(int look_microseconds) {
-  if (team_of_pass || max_threads() == 1 || binds_threads()) return false;
+  if (look_microseconds < 0 || team_of_pass || max_threads() == 1 || binds_threads()) return false;
   return the_team().begin(look_microseconds);
 }
 

@@ -307,7 +307,8 @@ class NativeSegment:
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
         counts = self._num_values, self._first_operand[-1]
-        return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, messages, self._views)
+        looks = native.look_microseconds()
+        return kernels.Segment(fields, *counts, writes, of_machine, LEAKY_SLOPE, looks, messages, self._views)
 
     def _fields(self, op: ir.Operation, first: int) -> list[tuple[Any, ...]]:
         """Return an operation's fields, in the order of ``segment.cpp``; -1 for a missing field.
