@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "arguments/edge_rows.h"
+#include "base/buffer.h"
 #include "base/prefetch.h"
 #include "threads/balance.h"
 #include "variants/variants.h"
@@ -20,6 +21,7 @@ namespace gb {
 void run_gine(const GineArgs& a) { GB_PICK(gine)(a); }
 void run_gine_backward(const GineBackwardArgs& a) { GB_PICK(gine_backward)(a); }
 void run_gine_edge_backward(const GineEdgeBackwardArgs& a) { GB_PICK(gine_edge_backward)(a); }
+void run_gine_map_backward(const GineMapBackwardArgs& a) { GB_PICK(gine_map_backward)(a); }
 
 static void gine(const Indptr& indptr, const Ids& indices, const RowArray& x, const RowArray& edges,
                  double loop_scale, int64_t num_loops, const WrittenMatrix& out) {

@@ -278,6 +278,35 @@ void Pass::message_back(const Operation& op, const Step& step, FloatMatrix grad,
   }
 }
 
+// The gradients of GINE's sum of mapped edges, in one walk: by source if x wants its own.
+void Pass::map_back(const Operation& op, const Step& step, size_t place, const FloatMatrix& grad,
+                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
+                    Gradients& to) {
+  const Operand *weight = operand(op.weight), *bias = operand(op.bias);
+  const FloatMatrix features = rows_[op.other];
+  const EdgeMap mapped(weight, bias);
+  FloatMatrix of_x, of_map;
+  SpmmArgs walk = arguments_of(maps_[op.edges]);
+  const int64_t* places = nullptr;
+  if (step.of_x) {
+    std::tie(walk, places) = transposed(op.edges, given, true);
+    need(places != nullptr || walk.num_edges == 0, "rows of edges need the places of edges");
+    of_x = gradient_of(op.x, place);
+  }
+  const FloatMatrix x = rows_[op.x].data != nullptr ? rows_[op.x] : of_x;  // which takes its place
+  if (step.of_weight || step.of_bias) of_map = FloatMatrix::make(features.width + 1, x.width);
+  mapped_back(walk, places, step.of_x, grad, x, features, mapped.how, op.factor, of_x, of_map);
+  if (step.of_x) add(held[op.x], of_x);
+  if (step.of_weight) {
+    const bool is_turned = weight->view.turned;
+    float* of_weight = gradient(op.weight, to);
+    for (int64_t k = 0; k < features.width; ++k)
+      for (int64_t j = 0; j < x.width; ++j)
+        of_weight[is_turned ? k * x.width + j : j * features.width + k] = of_map.data[k * x.width + j];
+  }
+  if (step.of_bias) std::copy_n(of_map.data + features.width * x.width, x.width, gradient(op.bias, to));
+}
+
 void Pass::back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>& given,
                 std::vector<FloatMatrix>& held, Gradients& to) {
   const Operation& op = plan_->operations[place];
@@ -376,6 +405,7 @@ void Pass::back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>&
     case Kind::kMessages:
       return message_back(op, step, std::move(grad), given, held, to);
     case Kind::kGine: {
+      if (weight != nullptr) return map_back(op, step, place, grad, given, held, to);
       FloatMatrix of_edges;
       if (step.of_other) {
         of_edges = FloatMatrix::make(rows_[op.other].rows, x.width);

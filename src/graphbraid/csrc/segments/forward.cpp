@@ -138,7 +138,8 @@ FloatMatrix Pass::checked(const Operation& op, const std::vector<int64_t>& count
   }
   const FloatMatrix& x = rows_[op.x];
   const bool multiplies = op.kind == Kind::kAggregateLinear || op.kind == Kind::kLinear;
-  need(multiplies == (operand(op.weight) != nullptr), "products have a weight");
+  const bool maps = op.kind == Kind::kGine && operand(op.weight) != nullptr;
+  need(maps || multiplies == (operand(op.weight) != nullptr), "products have a weight");
   for (const int number : {op.weight, op.other_weight})
     need(operand(number) == nullptr || operand(number)->is_matrix, "a weight is a matrix");
   need(operand(op.bias) == nullptr || operand(op.bias)->num_dimensions == 1, "a bias is a vector");
@@ -157,10 +158,12 @@ FloatMatrix Pass::checked(const Operation& op, const std::vector<int64_t>& count
     out.width = out.stride = x.width / op.attention.heads;
   }
   if (map != nullptr) need(x.rows == map->num_src, "x has a row for each source");
-  need(op.kind != Kind::kGine || (other->rows == map->num_edges() && other->width == x.width),
+  need(op.kind != Kind::kGine || (other->rows == map->num_edges() && (maps || other->width == x.width)),
        "there is a row as wide for each edge");
+  if (maps)
+    need(weight->rows() == x.width && weight->columns() == other->width, "the map gives rows as wide as x's");
   if (op.kind == Kind::kFirstRows) need(out.rows <= x.rows, "x has as many rows");
-  if (weight != nullptr) need(weight->columns() == x.width, "the weight has a column for each of x");
+  if (multiplies) need(weight->columns() == x.width, "the weight has a column for each of x");
   if (other_weight != nullptr) {
     const FloatMatrix& own = other != nullptr ? *other : x;
     need(other_weight->rows() == out.width && other_weight->columns() == own.width, "the weights fit");
@@ -201,7 +204,8 @@ void Pass::begin_step(const Operation& op, size_t& next) {
     step.sums_again = step.of_weight && !step.transforms_first && may_sum_again(op);
   }
   const Operand* bias = operand(op.bias);
-  step.has_epilogue = !attends(op.kind) && (op.act != 0 || op.p > 0 || bias != nullptr);
+  step.has_epilogue =
+      !attends(op.kind) && op.kind != Kind::kGine && (op.act != 0 || op.p > 0 || bias != nullptr);
   step.epilogue.act = static_cast<Act>(op.act);
   step.epilogue.slope = plan_->leaky_slope;
   if (op.p > 0) {
@@ -283,6 +287,8 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   } else if (op.kind == Kind::kGine) {
     note_value(op.x);
     note_value(op.other);
+    note_operand(op.weight);
+    note_operand(op.bias);
   } else if (op.kind == Kind::kLinear) {
     if (step.of_weight) note_value(op.x);
     if (step.of_x) note_operand(op.weight);
@@ -380,7 +386,8 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
     case Kind::kMessages:
       return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
     case Kind::kGine:
-      return sum_rectified(maps_[op.edges], x, rows_[op.other], op.factor, out);
+      return sum_rectified(maps_[op.edges], x, rows_[op.other], EdgeMap(weight, operand(op.bias)).how,
+                           op.factor, out);
   }
 }
 

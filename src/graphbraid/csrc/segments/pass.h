@@ -103,6 +103,8 @@ class Pass {
   void message_back(const Operation& op, const Step& step, FloatMatrix grad,
                     const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                     Gradients& to);
+  void map_back(const Operation& op, const Step& step, size_t place, const FloatMatrix& grad,
+                const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held, Gradients& to);
   void back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>& given,
             std::vector<FloatMatrix>& held, Gradients& to);
 

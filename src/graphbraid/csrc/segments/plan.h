@@ -38,7 +38,7 @@ struct Operation {
   int x, other, key, out;
   // Operands; the other weight is of the destinations' own rows, or of `other`. GAT has the vectors of
   // sources and of destinations, GATv2 its only one. In the place of a bias, an attention has the map of
-  // features; the operand behind it is GAT's vector of edges.
+  // features; the operand behind it is GAT's vector of edges. GINE may have weight and bias of such a map.
   int weight, other_weight, bias;
   int edges;
   int act;

@@ -317,13 +317,31 @@ inline void sum_over(SpmmArgs a, const FloatMatrix& x, const FloatMatrix& out,
   run_spmm(a);
 }
 
+// A linear map of edges' features, which GINE's kernels compute where they read an edge. They want the weight
+// transposed.
+struct EdgeMap {
+  FloatMatrix turned;
+  GineMap how;
+
+  EdgeMap(const Operand* weight, const Operand* bias) {
+    if (weight == nullptr) return;
+    turned = FloatMatrix::make(weight->columns(), weight->rows());
+    for (int64_t k = 0; k < turned.rows; ++k)
+      for (int64_t j = 0; j < turned.width; ++j)
+        turned.data[k * turned.width + j] =
+            weight->whole().data[j * weight->whole().row_stride + k * weight->whole().column_stride];
+    how = {turned.rows, turned.data, bias == nullptr ? nullptr : bias->vector.data()};
+  }
+};
+
 // GINE's sum of relu(row of a source + row of an edge), to which nodes add their own rows times a factor.
-inline void sum_rectified(const Map& map, const FloatMatrix& x, const FloatMatrix& edges, double factor,
-                          const FloatMatrix& out) {
+inline void sum_rectified(const Map& map, const FloatMatrix& x, const FloatMatrix& edges,
+                          const GineMap& mapped, double factor, const FloatMatrix& out) {
   GineArgs a{arguments_of(map)};
   a.width = x.width;
   a.x = {x.data, x.stride};
   a.edges = {edges.data, edges.stride};
+  a.map = mapped;
   a.loop_scale = factor;
   a.num_loops = factor != 0 ? std::min(map.num_src, map.num_dst) : 0;
   a.out = out.data;
@@ -355,6 +373,27 @@ inline void sum_rectified_back(const SpmmArgs& reversed, const int64_t* places, 
   a.num_loops = factor != 0 ? std::min(grad.rows, out.rows) : 0;
   a.out = out.data;
   run_gine_backward(a);
+}
+
+// Of mapped edges: the gradients of the map, (channels + 1, width), and by the edges of the transpose that of
+// x. Those without memory are not wanted. x may give its own place.
+inline void mapped_back(const SpmmArgs& walk, const int64_t* places, bool by_source, const FloatMatrix& grad,
+                        const FloatMatrix& x, const FloatMatrix& features, const GineMap& mapped,
+                        double factor, const FloatMatrix& of_x, const FloatMatrix& of_map) {
+  GineMapBackwardArgs a{walk};
+  const FloatMatrix &own = by_source ? x : grad, &other = by_source ? grad : x;
+  a.width = x.width;
+  a.by_source = by_source;
+  a.perm = places;
+  a.x = {other.data, other.stride};
+  a.own = {own.data, own.stride};
+  a.edges = {features.data, features.stride};
+  a.map = mapped;
+  a.loop_scale = factor;
+  a.num_loops = factor != 0 ? std::min(grad.rows, x.rows) : 0;
+  a.out = of_x.data;
+  a.of_map = of_map.data;
+  run_gine_map_backward(a);
 }
 
 inline void multiply(const FloatMatrix& a, const Strided& b, const FloatMatrix& out, bool add = false,

@@ -5,6 +5,7 @@ TransformerConv's, the sum of GINE, and messages made of a kernel's steps. On sm
 calls between kernels take most of a step without it. It runs the same kernels in the same order as the
 operations by themselves, so the bits are the same, but for what PyTorch adds up in another order: means of
 five heads or more, sums of a message's columns, and three gradients or more of a value that messages read.
+Gradients of GINE's map of a few edge features are sums in another order, too: it is computed edge by edge.
 :class:`.JoinedOps`, and the operations by themselves, run other dtypes, other devices and records of calls.
 """
 
@@ -70,9 +71,13 @@ def _compiles(op: ir.Operation) -> bool:
     return is_mean or isinstance(op, ir.Gine) or can_join(op)
 
 
+_MOST_MAPPED = 16
+"""Features of an edge that GINE's kernels map as they read them, instead of a product for all edges."""
+
+
 def _maps_edges(op: ir.Operation) -> bool:
     """Return whether an operation reads rows of edges through a linear map, which is a product of its own."""
-    return isinstance(op, ir.Gine) and op.weight is not None
+    return isinstance(op, ir.Gine) and op.weight is not None and op.edge_channels > _MOST_MAPPED
 
 
 def _edge_names(op: ir.Operation) -> tuple[str, str]:
@@ -330,6 +335,8 @@ class NativeSegment:
             bias = first + len(op.vectors) if key >= 0 else -1
         elif isinstance(op, ir.Gine):
             read, how = (read[0], rows), (op.loop_scale, 1, False, False)
+            if op.weight is not None and not _maps_edges(op):
+                weight, bias = first, first + 1
         elif isinstance(op, ir.Messages) and (found := _dot_products_of(op)) is not None:
             sources, destinations = (
                 [op.inputs[place] for _, role, place in op.reads if role is end] for end in _ENDS
