@@ -57,21 +57,58 @@ void make_logits(const Attention<T>& k) {
   });
 }
 
-// GAT: z of each edge into `above`, its logit into `value`.
+// GAT: z of each edge into `above`, the rows' largest logits into `tops`.
 template <typename A>
-void gat_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
-  A *value = rows.value.data(), *z = rows.above.data();
+void gat_logits(const Coefficients<A>& k, EdgeRows<A>& rows, A* tops) {
+  A* z = rows.above.data();
+  // Copies, since any of these might change with a store.
+  const A *src_logit = k.src_logit, *edge_logit = k.edge_logit, slope = k.slope;
+  const int64_t *nodes = rows.nodes.data(), *places = rows.places.data(), known = rows.known;
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    for (int64_t i = 0; i < rows.count; ++i) {
-      if (i + kEdgesAhead < rows.known) __builtin_prefetch(k.src_logit + rows.nodes[i + kEdgesAhead] * heads);
-      const A *left = k.src_logit + rows.nodes[i] * heads, *right = k.dst_logit + rows.of[i] * heads;
-      each_head<A>(heads, [&](int64_t h, auto n)
-                              GB_LAMBDA { put(z + i * heads + h, get(left + h, n) + get(right + h, n), n); });
+    each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+      int64_t i = 0;
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        const auto right = get(k.dst_logit + (rows.first + r) * heads + h, n);
+        decltype(get(tops, n)) top{};
+        top -= std::numeric_limits<A>::infinity();
+        for (const int64_t end = rows.ends[r]; i < end; ++i) {
+          if (i + kEdgesAhead < known) __builtin_prefetch(src_logit + nodes[i + kEdgesAhead] * heads);
+          auto sum = get(src_logit + nodes[i] * heads + h, n) + right;
+          if (edge_logit) sum += get(edge_logit + places[i] * heads + h, n);
+          put(z + i * heads + h, sum, n);
+          top = Greater{}(sum > 0 ? sum : sum * slope, top);
+        }
+        put(tops + r * heads + h, top, n);
+      }
+    });
+  });
+}
+
+// GAT: z of each edge, in `above`, becomes exp(logit - top of the row) in `value`. Only the powers of edges
+// with z > 0 stay in `above`.
+template <typename A>
+void gat_powers(const Coefficients<A>& k, EdgeRows<A>& rows, const A* tops) {
+  A *value = rows.value.data(), *above = rows.above.data();
+  const A slope = k.slope;
+  const int64_t *of = rows.of.data(), first = rows.first, number = k.a.heads;
+  const auto power = [&](int64_t at, const Vec<A>& top) GB_LAMBDA {
+    const Vec<A> z = load(above + at), p = exp_lanes((z > 0 ? z : z * slope) - top);
+    store(value + at, p);
+    store(above + at, z > 0 ? p : Vec<A>{});
+  };
+  const auto top_of = [&](int64_t i) GB_LAMBDA { return tops + (of[i] - first) * number; };
+  fixed_heads<A>(number, [&](auto heads) GB_LAMBDA {
+    if constexpr (!std::is_same_v<decltype(heads), int64_t>) {
+      constexpr int N = decltype(heads)::value, together = kLanes<A> / N;
+      for (int64_t i = 0, count = rows.count; i < count; i += together)
+        power(i * N, side_by_side<A, N, together>([&](int64_t j) GB_LAMBDA { return top_of(i + j); }));
+    } else {
+      for (int64_t i = 0; i < rows.count; ++i)
+        each_head<A>(heads, [&](int64_t h, auto n)
+                                GB_LAMBDA { put(value + i * heads + h, get(top_of(i) + h, n), n); });
+      each_vector<A>(rows.count * heads, [&](int64_t at) GB_LAMBDA { power(at, load(value + at)); });
     }
   });
-  add_edge_logits(k, rows);
-  each_vector<A>(rows.count * k.a.heads,
-                 [&](int64_t at) GB_LAMBDA { store(value + at, k.leaky(load(z + at))); });
 }
 
 // Numbers per walked row and head.
@@ -86,8 +123,9 @@ struct RowNumbers {
   }
 };
 
-// Logits in `value` become the softmax's coefficients without the row's factor, which goes to `scales`. GAT's
-// `above` gets the coefficients of edges with z > 0. Keeps the log-sum-exp, and above's sum before dropout.
+// The softmax's coefficients without the row's factor go to `value`, the factor to `scales`; GATv2's logits
+// are in `value`. GAT's `above` gets the coefficients of edges with z > 0. Keeps the log-sum-exp, and above's
+// sum before dropout.
 template <bool IsGat, typename A>
 void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A>& of_rows) {
   constexpr int L = kLanes<A>;
@@ -96,15 +134,14 @@ void attention_softmax(const Coefficients<A>& k, EdgeRows<A>& rows, RowNumbers<A
   of_rows.reserve(size);
   A *value = rows.value.data(), *above = rows.above.data();
   A *tops = of_rows.tops.data(), *scales = of_rows.scales.data(), *sums_above = of_rows.above.data();
-  softmax_powers(heads, rows, value, tops);
-  if (!keeps_above) {
-    add_edges<1>(heads, rows, {value}, {scales});
+  if constexpr (IsGat) {
+    gat_logits(k, rows, tops);
+    gat_powers(k, rows, tops);
   } else {
-    each_vector<A>(rows.count * heads, [&](int64_t at) GB_LAMBDA {
-      store(above + at, load(above + at) > 0 ? load(value + at) : Vec<A>{});
-    });
-    add_edges<2>(heads, rows, {value, above}, {scales, sums_above});
+    softmax_powers(heads, rows, value, tops);
   }
+  keeps_above ? add_edges<2>(heads, rows, {value, above}, {scales, sums_above})
+              : add_edges<1>(heads, rows, {value}, {scales});
   for (int64_t at = 0; at < size; at += L) {
     const int n = static_cast<int>(std::min<int64_t>(L, size - at));
     const Vec<A> total = load_n(scales + at, n), scale = total == 0 ? Vec<A>{} : A{1} / total;
@@ -120,7 +157,7 @@ template <typename T>
 void attention_forward_typed(const AttentionArgs& a) {
   using A = Acc<T>;
   const Attention<T> k{a};
-  const HeadSlots<T> slots(a.heads, a.channels, false);
+  const HeadSlots<T> slots(a.heads, a.channels);
   const RowGroups groups(a.indptr, k.rows.bytes());
   if (a.src_logit && a.att) make_logits(k);
   constexpr int64_t second_level_bytes = int64_t{1} << 18;  // fewer bytes of rows stay in that cache
@@ -133,7 +170,6 @@ void attention_forward_typed(const AttentionArgs& a) {
       k.collect_all(first, next, a.indptr, a.indptr[last], a.indices, nullptr, rows);
       int64_t distance = k.rows.distance();
       if (a.dst_logit) {  // GAT; without sources its src_logit is null
-        gat_logits<A>(k, rows);
         attention_softmax<true, A>(k, rows, of_rows);
       } else {
         gatv2_rows_logits(k, own, rows);

@@ -20,6 +20,7 @@ constexpr int64_t kInOrderAhead = 8;
 // what is computed edge by edge then fills vectors.
 template <typename A>
 struct EdgeRows {
+  // Behind the last edge, each of these three has as many valid ids more as a vector has lanes.
   Buffer<int64_t> nodes;   // `count` nodes, then those of the next edges
   Buffer<int64_t> of;      // the walked row of each edge
   Buffer<int64_t> places;  // if edges have own numbers: where these stand, implicit self-loops' last
@@ -33,7 +34,7 @@ struct EdgeRows {
 
   void reserve(int64_t num_rows, int64_t edges, int64_t heads, bool drops) {
     ends.reserve(num_rows);
-    of.reserve(edges + 1);  // a stored loop is written before it is left out
+    of.reserve(edges + 1 + kLanes<A>);  // a stored loop is written before it is left out
     nodes.reserve(edges + 1 + kEdgesAhead);
     const int64_t size = edges * heads + kLanes<A>;  // vectors of them are read from any edge and head
     value.reserve(size);
@@ -69,30 +70,30 @@ struct RowGroups {
 // A vector's worth of columns.
 template <typename T>
 struct HeadSlot {
-  int64_t from, to;  // first column in the rows that are summed, and in the result
-  int64_t head;      // of the first column
+  int64_t to;    // first column
+  int64_t head;  // of that column
   int count;
   Mask<T> lane_head;  // of each lane, counted from `head`
 };
 
-// `narrow`: the rows that are summed have one head's columns, which all heads share.
 template <typename T>
 struct HeadSlots {
   static constexpr int L = kLanes<T>;
   Buffer<HeadSlot<T>> slots;
   int64_t heads, count = 0;
-  bool mixed;  // vectors hold columns of several heads
-  bool full;   // all vectors are full, and follow each other in both
+  int64_t of_head;  // slots, unless heads are mixed
+  bool mixed;       // vectors hold columns of several heads
+  bool full;        // all vectors are full
 
-  HeadSlots(int64_t number, int64_t channels, bool narrow)
-      : heads(number), mixed(!narrow && channels % L != 0) {
+  HeadSlots(int64_t number, int64_t channels)
+      : heads(number), of_head((channels + L - 1) / L), mixed(channels % L != 0) {
     const int64_t part = mixed ? heads * channels : channels;  // what is cut into vectors
-    full = part % L == 0 && !narrow;
+    full = part % L == 0;
     slots.reserve((part + L - 1) / L * (heads * channels / part));
     for (int64_t start = 0; start < heads * channels; start += part)
       for (int64_t c = 0; c < part; c += L) {
         const int64_t to = start + c, head = to / channels;
-        HeadSlot<T> slot{narrow ? c : to, to, head, static_cast<int>(std::min<int64_t>(L, part - c)), {}};
+        HeadSlot<T> slot{to, head, static_cast<int>(std::min<int64_t>(L, part - c)), {}};
         for (int l = 0; l < slot.count; ++l) slot.lane_head[l] = (to + l) / channels - head;
         slots[count++] = slot;
       }
@@ -143,12 +144,11 @@ struct Columns {
   const HeadSlot<T>* tile;
   int s;
 
-  GB_INLINE int64_t from() const { return Full ? tile[0].from + s * kLanes<T> : tile[s].from; }
   GB_INLINE int64_t to() const { return Full ? tile[0].to + s * kLanes<T> : tile[s].to; }
   // Reads the slot's columns of a row that is summed; below, writes those of a result.
   template <typename U>
   GB_INLINE Vec<T> read(const U* row) const {
-    return Full ? load(row + from()) : load_n(row + from(), tile[s].count);
+    return Full ? load(row + to()) : load_n(row + to(), tile[s].count);
   }
   template <typename U>
   GB_INLINE void write(U* row, const Vec<T>& v) const {
@@ -160,7 +160,7 @@ struct Columns {
   }
   template <typename U>
   GB_INLINE void add(U* row, const Vec<T>& v) const {
-    write(row, (Full ? load(row + to()) : load_n(row + to(), tile[s].count)) + v);
+    write(row, read(row) + v);
   }
   // The numbers that `by_head` holds for the heads of the lanes.
   GB_INLINE Vec<T> numbers(const Acc<T>* by_head) const {
@@ -197,28 +197,45 @@ GB_INLINE void add_rows(const HeadSlots<T>& slots, const SummedRows<T>& x, int64
     unroll<NV>([&](auto s) GB_LAMBDA { slot[s] = tile[s]; });
     const int64_t known = is_first && distance > 0 ? rows.known : 0;
     const bool is_all = full && NV == slots.count;
-    int64_t i = 0;
-    for (int64_t r = 0; r < rows.rows; ++r) {
-      Vec<T> sum[NV] = {}, sum_above[NV] = {};
-      for (const int64_t end = rows.ends[r]; i < end; ++i) {
-        if (i + distance < known) {
-          const T* next = x[rows.nodes[i + distance]];
-          if (is_all)
-            unroll<NV>([&](auto s) GB_LAMBDA { __builtin_prefetch(next + s * kLanes<T>, 0, 2); });
-          else
-            prefetch_far(next, x.bytes());
+    // Shared: how many slots have the same head, whose number is read once. A tile begins with such a group.
+    const auto walk = [&](auto shared) GB_LAMBDA {
+      constexpr int Shared = decltype(shared)::value;
+      int64_t i = 0;
+      const int64_t* nodes = rows.nodes.data();
+      const T* columns = x.data + (full ? slot[0].to : 0);  // so that a slot's place is a constant
+      const Acc<T>*by_head = value, *by_head_above = above;
+      for (int64_t r = 0; r < rows.rows; ++r) {
+        Vec<T> sum[NV] = {}, sum_above[NV] = {};
+        for (const int64_t end = rows.ends[r]; i < end;
+             ++i, by_head += slots.heads, by_head_above += slots.heads) {
+          if (i + distance < known) {
+            const T* next = x[nodes[i + distance]];
+            if (is_all)
+              unroll<NV>([&](auto s) GB_LAMBDA { __builtin_prefetch(next + s * kLanes<T>, 0, 2); });
+            else
+              prefetch_far(next, x.bytes());
+          }
+          const T* from = columns + nodes[i] * x.width;
+          unroll<NV / Shared>([&](auto group) GB_LAMBDA {
+            constexpr int begin = decltype(group)::value * Shared;
+            const Vec<T> number = At{slot, begin}.numbers(by_head);
+            const Vec<T> number_above = Both ? At{slot, begin}.numbers(by_head_above) : number;
+            unroll<Shared>([&](auto of_group) GB_LAMBDA {
+              constexpr int s = begin + decltype(of_group)::value;
+              const Vec<T> part = full ? load(from + s * kLanes<T>) : At{slot, s}.read(from);
+              sum[s] += part * number;
+              if constexpr (Both) sum_above[s] += part * number_above;
+            });
+          });
         }
-        const T* from = x[rows.nodes[i]];
-        const Acc<T>*by_head = value + i * slots.heads, *by_head_above = above + i * slots.heads;
-        unroll<NV>([&](auto s) GB_LAMBDA {
-          const At at{slot, s};
-          const Vec<T> part = at.read(from);
-          sum[s] += part * at.numbers(by_head);
-          if constexpr (Both) sum_above[s] += part * at.numbers(by_head_above);
-        });
+        unroll<NV>([&](auto s) GB_LAMBDA { finish(r, At{slot, s}, sum[s], sum_above[s]); });
       }
-      unroll<NV>([&](auto s) GB_LAMBDA { finish(r, At{slot, s}, sum[s], sum_above[s]); });
+    };
+    if constexpr (full && !mixed && NV >= 4 && GB_LANES_F32 > 4) {
+      if (slots.of_head % 4 == 0) return walk(std::integral_constant<int, 4>{});
+      if (slots.of_head % 2 == 0) return walk(std::integral_constant<int, 2>{});
     }
+    walk(std::integral_constant<int, 1>{});
   });
 }
 
@@ -374,16 +391,6 @@ struct Coefficients {
   void collect_(int64_t first, int64_t last, const int64_t* indptr, int64_t begin, int64_t end, bool is_last,
                 int64_t prefetch_end, const I* indices, const int64_t* ids, EdgeRows<A>& rows) const;
 };
-
-// GAT: adds the edges' own logits to z, which is in `above`.
-template <typename A>
-void add_edge_logits(const Coefficients<A>& k, EdgeRows<A>& rows) {
-  if (!k.edge_logit) return;
-  for (int64_t i = 0; i < rows.count; ++i) {
-    const A* own = k.edge_logit + rows.places[i] * k.a.heads;
-    for (int64_t h = 0; h < k.a.heads; ++h) rows.above[i * k.a.heads + h] += own[h];
-  }
-}
 
 template <typename T>
 struct Attention : Coefficients<Acc<T>> {

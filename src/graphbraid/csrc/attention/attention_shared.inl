@@ -37,6 +37,11 @@ void Coefficients<A>::collect_(int64_t first, int64_t last, const int64_t* indpt
   rows.count = n;
   for (; e < std::min(end + kEdgesAhead, prefetch_end); ++e) rows.nodes[n++] = indices[e];
   rows.known = n;
+  for (int64_t i = rows.count; i < rows.count + kLanes<A>; ++i) {
+    if (i >= rows.known) rows.nodes[i] = rows.nodes[0];
+    rows.of[i] = first;
+    if (needs_places) rows.places[i] = rows.places[0];
+  }
 }
 
 template <typename A>
@@ -45,7 +50,7 @@ void Coefficients<A>::collect(int64_t first, int64_t last, const int64_t* indptr
                               EdgeRows<A>& rows) const {
   const int64_t most = end - begin + (last - first);
   rows.reserve(last - first, most, a.heads, a.threshold > 0);
-  if (needs_places) rows.places.reserve(most + 1);
+  if (needs_places) rows.places.reserve(most + 1 + kLanes<A>);
   rows.first = first;
   rows.rows = last - first;
   a.wide_indices ? collect_(first, last, indptr, begin, end, is_last, prefetch_end,

@@ -38,7 +38,7 @@ struct DotAttention : Coefficients<T> {
   const SummedRows<T> values{static_cast<const T*>(a.src), width};
   const SummedRows<T> keys{static_cast<const T*>(a.key), width};
   const SummedRows<T> queries{static_cast<const T*>(a.dst), width};
-  const HeadSlots<T> slots{a.heads, a.channels, false};
+  const HeadSlots<T> slots{a.heads, a.channels};
   const T scale = static_cast<T>(a.scale);
 };
 

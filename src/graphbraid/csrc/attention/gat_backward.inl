@@ -72,27 +72,122 @@ template <typename A>
 void out_edge_coefficients(const Coefficients<A>& k, const DestinationRecords<A>& records, EdgeRows<A>& rows,
                            A* logit_grads) {
   A *value = rows.value.data(), *above = rows.above.data(), *d = rows.extra.data();
+  // Copies, since any of these might change with a store.
+  const A *numbers_of = records[0], *src_logit = k.src_logit, *edge_logit = k.edge_logit, slope = k.slope;
+  const int64_t *nodes = rows.nodes.data(), *of = rows.of.data(), *places = rows.places.data();
+  const int64_t count = rows.count, known = rows.known, stride = records.stride;
+  const auto finish = [&](int64_t at, const Vec<A>& z, const Vec<A>& lse, const Vec<A>& of_row) GB_LAMBDA {
+    const Vec<A> alpha = exp_lanes((z > 0 ? z : z * slope) - lse), through = alpha * of_row;
+    store(d + at, z > 0 ? through : through * slope);  // alpha * D * leaky'(z)
+    store(value + at, alpha);
+    store(above + at, z > 0 ? alpha : Vec<A>{});
+  };
+  const auto prefetch = [&](int64_t i) GB_LAMBDA {
+    if (i + kEdgesAhead < known) records.prefetch(nodes[i + kEdgesAhead]);
+  };
   fixed_heads<A>(k.a.heads, [&](auto heads) GB_LAMBDA {
-    for (int64_t i = 0; i < rows.count; ++i) {
-      if (i + kEdgesAhead < rows.known) records.prefetch(rows.nodes[i + kEdgesAhead]);
-      const A *record = records[rows.nodes[i]], *left = k.src_logit + rows.of[i] * heads;
-      each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
-        put(above + i * heads + h, get(left + h, n) + get(record + h, n), n);
-        put(value + i * heads + h, get(record + heads + h, n), n);
-        put(d + i * heads + h, get(record + 2 * heads + h, n), n);
+    if constexpr (!std::is_same_v<decltype(heads), int64_t>) {
+      constexpr int N = decltype(heads)::value, together = kLanes<A> / N;
+      for (int64_t i = 0; i < count; i += together) {
+        unroll<together>([&](auto j) GB_LAMBDA { prefetch(i + j); });
+        const auto numbers = [&](const auto& from) GB_LAMBDA { return side_by_side<A, N, together>(from); };
+        const auto of_record = [&](int64_t part) GB_LAMBDA {
+          return numbers([&](int64_t j) GB_LAMBDA { return numbers_of + nodes[i + j] * stride + part * N; });
+        };
+        Vec<A> z = of_record(0);
+        z += numbers([&](int64_t j) GB_LAMBDA { return src_logit + of[i + j] * N; });
+        if (edge_logit) z += numbers([&](int64_t j) GB_LAMBDA { return edge_logit + places[i + j] * N; });
+        finish(i * N, z, of_record(1), of_record(2));
+      }
+    } else {
+      for (int64_t i = 0; i < count; ++i) {
+        prefetch(i);
+        const A *record = records[nodes[i]], *left = src_logit + of[i] * heads;
+        each_head<A>(heads, [&](int64_t h, auto n) GB_LAMBDA {
+          auto z = get(left + h, n) + get(record + h, n);
+          if (edge_logit) z += get(edge_logit + places[i] * heads + h, n);
+          put(above + i * heads + h, z, n);
+          put(value + i * heads + h, get(record + heads + h, n), n);
+          put(d + i * heads + h, get(record + 2 * heads + h, n), n);
+        });
+      }
+      each_vector<A>(rows.count * heads, [&](int64_t at) GB_LAMBDA {
+        finish(at, load(above + at), load(value + at), load(d + at));
       });
     }
   });
-  add_edge_logits(k, rows);
-  each_vector<A>(rows.count * k.a.heads, [&](int64_t at) GB_LAMBDA {
-    const Vec<A> z = load(above + at), alpha = exp_lanes(k.leaky(z) - load(value + at));
-    const Vec<A> through = alpha * load(d + at);
-    store(d + at, z > 0 ? through : through * k.slope);  // alpha * D * leaky'(z)
-    store(value + at, alpha);
-    store(above + at, z > 0 ? alpha : Vec<A>{});
-  });
   add_edges<1>(k.a.heads, rows, {d}, {logit_grads});
   k.drop(rows, true);
+}
+
+// Columns of a head of a result.
+template <typename T>
+struct HeadColumns {
+  int64_t to;
+  int count;
+
+  template <typename U>
+  GB_INLINE void write(U* row, const Vec<T>& v) const {
+    store_n(row + to, v, count);
+  }
+  template <typename U>
+  GB_INLINE void prefetch(const U* row) const {
+    __builtin_prefetch(row + to, 0, 2);
+  }
+};
+
+// add_rows of `value` and `above` if all heads sum the same columns: vectors of x are read once for several.
+template <typename T, typename Finish>
+GB_INLINE void add_narrow_rows(int64_t heads, int64_t channels, const SummedRows<T>& x,
+                               const EdgeRows<Acc<T>>& rows, const Finish& finish) {
+  using std::integral_constant;
+  constexpr int L = kLanes<T>;
+  constexpr bool is_common = std::is_same_v<T, float> && GB_LANES_F32 > 4;  // not for all: code size
+  const int64_t distance = x.distance();
+  const auto tile = [&](auto num_heads, auto num_vectors, int64_t head, int64_t column) GB_LAMBDA {
+    constexpr int H = decltype(num_heads)::value, V = decltype(num_vectors)::value;
+    const int last = static_cast<int>(std::min<int64_t>(L, channels - column - (V - 1) * L));
+    const int64_t known = head == 0 && column == 0 ? rows.known : 0;
+    const int64_t* nodes = rows.nodes.data();
+    const T* columns = x.data + column;
+    const Acc<T>*value = rows.value.data() + head, *above = rows.above.data() + head;
+    int64_t i = 0;
+    for (int64_t r = 0; r < rows.rows; ++r) {
+      Vec<T> sum[H * V] = {}, sum_above[H * V] = {};
+      for (const int64_t end = rows.ends[r]; i < end; ++i, value += heads, above += heads) {
+        if (i + distance < known) x.prefetch(nodes[i + distance]);
+        const T* from = columns + nodes[i] * x.width;
+        Vec<T> part[V];
+        unroll<V>([&](auto v)
+                      GB_LAMBDA { part[v] = v + 1 < V ? load(from + v * L) : load_n(from + v * L, last); });
+        unroll<H>([&](auto h) GB_LAMBDA {
+          const Vec<T> number = splat<Vec<T>>(value[h]), number_above = splat<Vec<T>>(above[h]);
+          unroll<V>([&](auto v) GB_LAMBDA {
+            sum[h * V + v] += part[v] * number;
+            sum_above[h * V + v] += part[v] * number_above;
+          });
+        });
+      }
+      unroll<H * V>([&](auto s) GB_LAMBDA {
+        constexpr int h = s / V, v = s % V;
+        const HeadColumns<T> at{(head + h) * channels + column + v * L, v + 1 < V ? L : last};
+        finish(r, at, sum[s], sum_above[s]);
+      });
+    }
+  };
+  const auto all_heads = [&](auto num_vectors, int64_t column) GB_LAMBDA {
+    int64_t head = 0;
+    if constexpr (is_common) {
+      constexpr int most = GB_LANES_F32 == 16 ? 4 : 2;
+      for (; head + most <= heads; head += most)
+        tile(integral_constant<int, most>{}, num_vectors, head, column);
+    }
+    for (; head < heads; ++head) tile(integral_constant<int, 1>{}, num_vectors, head, column);
+  };
+  int64_t column = 0;
+  if constexpr (is_common)
+    for (; column + L < channels; column += 2 * L) all_heads(integral_constant<int, 2>{}, column);
+  for (; column < channels; column += L) all_heads(integral_constant<int, 1>{}, column);
 }
 
 // Writes the gradients of the out-edges' own logits.
@@ -158,7 +253,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
   const AttentionArgs& a = b.forward;
   const Attention<T> k{a};
   const DestinationRecords<A> records = destination_records<T>(b);
-  const HeadSlots<T> slots(a.heads, a.channels, b.narrow), wide(a.heads, a.channels, false);
+  const HeadSlots<T> slots(a.heads, a.channels);
   const SummedRows<T> grads{static_cast<const T*>(b.grad), b.narrow ? a.channels : k.width};
   const RowGroups groups(b.t_indptr, k.rows.bytes());
   const A rest = A{1} - k.slope;
@@ -187,13 +282,15 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
       const int64_t size = (next - first) * a.heads;
       for (int64_t i = 0; i < size; ++i) logit_grads[i] = -by_head[i];
       T* grad_src = static_cast<T*>(b.grad_src) + first * k.width;
-      add_rows<true>(slots, grads, grads.distance(), rows, rows.value.data(), rows.above.data(),
-                     [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
-                       at.write(through.data() + r * k.width, sum * k.slope + above * rest);
-                       at.write(grad_src + r * k.width, sum);
-                       at.prefetch(grad_src + (r + kInOrderAhead) * k.width);
-                       at.prefetch(k.rows[first + r + kInOrderAhead]);
-                     });
+      const auto finish = [&](int64_t r, const auto& at, const Vec<T>& sum, const Vec<T>& above) GB_LAMBDA {
+        at.write(through.data() + r * k.width, sum * k.slope + above * rest);
+        at.write(grad_src + r * k.width, sum);
+        at.prefetch(grad_src + (r + kInOrderAhead) * k.width);
+        at.prefetch(k.rows[first + r + kInOrderAhead]);
+      };
+      b.narrow ? add_narrow_rows(a.heads, a.channels, grads, rows, finish)
+               : add_rows<true>(slots, grads, grads.distance(), rows, rows.value.data(), rows.above.data(),
+                                finish);
       sum_heads<T>(
           next - first, a.heads, a.channels,
           [&](int64_t r) GB_LAMBDA {
@@ -208,7 +305,7 @@ void gat_backward_typed(const AttentionBackwardArgs& b) {
       const int64_t owned = std::clamp<int64_t>(a.num_dst - first, 0, next - first) * a.heads;
       std::copy_n(static_cast<const A*>(b.grad_dst_logit) + first * a.heads, owned, of_own.data());
       std::fill(of_own.data() + owned, of_own.data() + size, A{0});
-      add_through_logits(k, wide, first, next - first, by_head.data(), of_own.data(), grad_src, att_sums);
+      add_through_logits(k, slots, first, next - first, by_head.data(), of_own.data(), grad_src, att_sums);
     }
   };
   if (!b.grad_att)

@@ -169,7 +169,7 @@ void gatv2_backward_by_destination(const AttentionBackwardArgs& b, const Attenti
   const AttentionArgs& a = b.forward;
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
-  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
+  const HeadSlots<A> sum_slots(a.heads, a.channels);
   const int64_t map_size = b.grad_edge_weight ? a.edge_channels * k.width : 0;
   const int64_t shares = num_shares(a.indptr, a.num_dst);
   std::vector<A> att_parts(static_cast<size_t>(shares * k.width));
@@ -225,7 +225,7 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
   const AttentionArgs& a = b.forward;
   const SummedRows<T> grads{static_cast<const T*>(b.grad), k.width};
   const A* lse = static_cast<const A*>(a.lse);
-  const HeadSlots<A> sum_slots(a.heads, a.channels, false);
+  const HeadSlots<A> sum_slots(a.heads, a.channels);
   parallel_rows(b.t_indptr, a.num_src, 4 * k.lines, [&](int64_t first, int64_t last) {
     EdgeRows<A> row;
     EdgeOwnRows<T> own_rows(a);
@@ -261,7 +261,7 @@ void gatv2_backward_by_source(const AttentionBackwardArgs& b, const Attention<T>
 template <typename T>
 void gatv2_backward_typed(const AttentionBackwardArgs& b) {
   const Attention<T> k{b.forward};
-  const HeadSlots<T> slots(b.forward.heads, b.forward.channels, false);
+  const HeadSlots<T> slots(b.forward.heads, b.forward.channels);
   Buffer<Acc<T>> d(b.forward.num_dst * b.forward.heads);
   parallel_static(b.forward.num_dst, 1024, [&](int64_t first, int64_t last) {
     grad_dot<T>(b, static_cast<const T*>(b.forward.out), first, last, d.data() + first * b.forward.heads);

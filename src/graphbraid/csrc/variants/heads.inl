@@ -258,6 +258,12 @@ struct HeadLanes {
   }
 };
 
+// The lanes of a, then those of b.
+template <typename V, int... I>
+GB_INLINE auto joined(V a, V b, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(a, b, I...);
+}
+
 // A vector of N lanes for the numbers of an edge with N heads, N being small.
 template <int N>
 struct Few {};
@@ -278,6 +284,21 @@ GB_INLINE auto get(const A* from, Few<N>) {
 template <typename A, typename V, int N>
 GB_INLINE void put(A* to, V v, Few<N>) {
   __builtin_memcpy(to, &v, sizeof(v));
+}
+
+// The N numbers at from(first), those at from(first + 1), ... of Count edges side by side.
+template <typename A, int N, int Count, typename From>
+GB_INLINE auto side_by_side(const From& from, int first = 0) {
+  if constexpr (Count == 1) {
+    return get(from(first), Few<N>{});
+  } else {
+    const auto left = side_by_side<A, N, Count / 2>(from, first);
+    const auto right = side_by_side<A, N, Count / 2>(from, first + Count / 2);
+    if constexpr (N * Count == 2)
+      return typename FewLanes<A, 2>::Type{left, right};
+    else
+      return joined(left, right, std::make_integer_sequence<int, N * Count>{});
+  }
 }
 
 // v in the first n lanes, `rest` in the others.
