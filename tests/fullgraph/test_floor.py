@@ -35,6 +35,7 @@ RATES = Rates(
     outer_stream_bytes=2e7,
     sparse_values=1e6,
     binary_values=1e6,
+    exponentials=1e7,
 )
 MODELS = {
     "gcn": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, dropout=0.5),
@@ -126,6 +127,7 @@ def test_a_floor_is_the_longest_of_memory_cache_arithmetic_and_bits():
     assert Work(**work | {"cached_bytes": 3e8}).seconds(RATES) == 3.0
     assert Work(**work | {"flops": 4e9}).seconds(RATES) == 4.0
     assert Work(**work, bit_seconds=5.0).seconds(RATES) == 5.0
+    assert Work(flops=1e9, exponentials=2e7).seconds(RATES) == 3.0  # one after the other
 
 
 @needs_kernels
@@ -179,13 +181,17 @@ def test_values_of_sparse_features_read_rows_of_a_table_that_a_cache_may_hold():
 
 def test_gat_reads_one_row_of_gradients_for_each_edge_whose_heads_are_averaged_one_head():
     graph = make_graph()
-    for concat, width in ((True, 8), (False, 4)):
-        lowered = graphbraid.compile(gnn.GATConv(CHANNELS, 4, heads=2, concat=concat), graph).lowered
+    for concat, width in ((True, 64), (False, 32)):
+        lowered = graphbraid.compile(gnn.GATConv(CHANNELS, 32, heads=2, concat=concat), graph).lowered
         op = next(op for op in lowered.program.ops if type(op).__name__ == "Attention")
         ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.costs, None)
-        edges = lowered.blocks[0].of(None).csc.num_edges
-        assert ledger.forward(op).flops == 2 * edges * 8
-        assert ledger.backward(op).flops == 2 * edges * width
+        csc = lowered.blocks[0].of(None).csc
+        edges = csc.num_edges
+        forward, back = ledger.forward(op), ledger.backward(op)
+        assert (forward.flops, forward.exponentials) == (2 * edges * 64, 2 * edges)
+        assert back.cached_bytes == 4 * width * (edges + csc.num_dst)  # and the self-loops
+        assert back.flops == 2 * 2 * edges * 64  # the row times a coefficient, and times the own row
+        assert back.exponentials == 0  # forward might keep them
 
 
 @needs_kernels

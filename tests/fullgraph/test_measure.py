@@ -68,6 +68,7 @@ def test_measured_rates_are_those_of_a_computer():
     assert 1e8 < rates.multiply_flops < 1e15
     assert 1e7 < rates.row_bytes < 1e14
     assert 1e8 < rates.binary_values < 1e15
+    assert 1e7 < rates.exponentials < 1e14
     assert 0 < rates.gamma < 10
     assert 2**21 <= rates.cache_bytes <= 2**25
 

@@ -32,9 +32,11 @@ from graphbraid.machine.hardware import Rates
 from graphbraid.machine.measurements import LEAST_SECONDS, NOT_KEPT, Kept, OtherPrograms, is_disturbed
 from graphbraid.ops.aggregation import Aggregation
 from graphbraid.ops.binary import bit_gram, bit_product
+from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.kernels import backend
 from graphbraid.ops.linear import tall_gram, tall_product
 
-VERSION = 6
+VERSION = 7
 """Part of the storage key; raise it when the way of measuring changes."""
 _WIDTH = 64
 """Columns of the rows that are read at random."""
@@ -58,6 +60,7 @@ def measure(device: Device = HOST) -> Rates:
             outer_stream_bytes=_stream_bytes(device.seconds, count=int(size) // 8),
             sparse_values=_sparse_values(device.seconds, rows=1 << (14 + shift)),
             binary_values=_binary_values(device.seconds, rows=1 << (14 + shift)),
+            exponentials=_exponentials(device.seconds, rows=1 << (13 + shift)),
         )
 
 
@@ -143,6 +146,13 @@ def _binary_values(seconds: Seconds, rows: int, columns: int = 512, width: int =
         bit_gram(out, by_column, out=weight)
 
     return 2.0 * rows * columns * ((width + 15) // 16) / seconds(run)
+
+
+def _exponentials(seconds: Seconds, rows: int) -> float:
+    """Return the exponentials per second of ELU, which computes one for each number that it overwrites."""
+    x = torch.full((rows, _WIDTH), -1.0)
+    how = ACTIVATION_CODES["elu"], 0.0, 0.0, 0
+    return x.numel() / seconds(lambda: backend(x).epilogue(x, None, *how, x, None))
 
 
 def _drawn(bound: int, count: int) -> Tensor:

@@ -341,6 +341,8 @@ class Rates:
 
     binary_values: float = 1e10
     """Zeros and ones per second that binary features times a weight multiply by a vector of 16 columns."""
+    exponentials: float = 4e9
+    """Exponentials of float32 numbers per second, of rows that the cores' caches hold."""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Rates:

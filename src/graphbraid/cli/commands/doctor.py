@@ -180,6 +180,7 @@ def _rate_rows(rates: dict[str, Any]) -> list[tuple[str, str]]:
         ("in sequence", f"{rates['stream_bytes'] / giga:.1f} GB/s"),
         ("sparse features", f"{rates['sparse_values'] / giga:.2f} G values/s, 16 columns at a time"),
         ("binary features", f"{rates['binary_values'] / giga:.1f} G values/s, 16 columns at a time"),
+        ("exponentials", f"{rates['exponentials'] / giga:.1f} G/s"),
         ("sparse over dense", f"{rates['gamma']:.3f}: the density below which the sparse path is faster"),
         *doubtful,
     ]

@@ -5,8 +5,8 @@ its edges; if all of them fit in a cache, they move between that and the process
 reads one row per edge, and with self-loops its own; rows that miss in a simulated cache of a core's size
 come from the cache behind it, and rows that miss in one of that size from memory, at the rate that was
 measured in a region of their size. Rows that are read at random move as whole cache lines. Products count
-their multiplications and additions. A kernel's extra passes and scratch rows are not counted, since they can
-be avoided.
+their multiplications and additions, attention also its exponentials. A kernel's extra passes and scratch rows
+are not counted, since they can be avoided.
 """
 
 from __future__ import annotations
@@ -42,6 +42,8 @@ class Work:
     """Bytes of all rows read at random, hits and misses, and of matrices that fit in the cores' caches."""
     flops: float = 0.0
     """Number of multiplications and additions."""
+    exponentials: float = 0.0
+    """Number of exponentials, which take their turn with the multiplications."""
     bit_seconds: float = 0.0
     """Seconds of products with features stored as bits, by their own measured rate."""
 
@@ -52,7 +54,8 @@ class Work:
         fetched += (
             self.outer_stream_bytes / rates.outer_stream_bytes + self.outer_bytes / rates.outer_row_bytes
         )
-        cached, arithmetic = self.cached_bytes / rates.cached_row_bytes, self.flops / rates.multiply_flops
+        cached = self.cached_bytes / rates.cached_row_bytes
+        arithmetic = self.flops / rates.multiply_flops + self.exponentials / rates.exponentials
         return max(fetched, cached, arithmetic, self.bit_seconds)
 
 
@@ -191,20 +194,40 @@ class Ledger:
         return sum(self._size(value) for value in op.inputs[1:])
 
     def _attention(self, op: ir.Attention) -> Work:
-        return self._attended(op, self._added(op), times=1, width=op.heads * op.channels)
+        """Count one exponential per edge and head; backward might keep them."""
+        width, exponentials = op.heads * op.channels, self._block(op).csc.num_edges * float(op.heads)
+        return self._attended(op, self._added(op), times=1, width=width, exponentials=exponentials)
 
     def _attention_backward(self, op: ir.Attention) -> Work:
-        """Count rows of the sources and gradients for GATv2, of gradients alone for GAT; a mean has one."""
-        is_one = op.kind == "gat" and op.averages
-        width = op.channels if is_one else op.heads * op.channels
-        return self._attended(op, self._learning(op), times=1 + (op.kind == "gatv2"), width=width)
+        """Count rows of the sources and gradients for GATv2, of gradients alone for GAT; a mean has one.
 
-    def _attended(self, op: ir.Attention, streams: float, *, times: int, width: int) -> Work:
-        """Count the edges and their features, which GATv2 maps."""
+        GAT's own rows stay in a core's cache. For each edge and head they are multiplied by a row of
+        gradients, for the logit's gradient, and that row by a coefficient.
+        """
+        if op.kind == "gatv2":
+            return self._attended(op, self._learning(op), times=2, width=op.heads * op.channels)
+        width = op.channels if op.averages else op.heads * op.channels
+        products = (1 + self._program.learns(op.inputs[0])) * op.heads * op.channels - width
+        return self._attended(op, self._learning(op), times=1, width=width, products=products)
+
+    def _attended(
+        self,
+        op: ir.Attention,
+        streams: float,
+        *,
+        times: int,
+        width: int,
+        products: int = 0,
+        exponentials: float = 0.0,
+    ) -> Work:
+        """Count the edges and their features, which GATv2 maps, and more ``products`` for each edge."""
         columns = 0 if op.edge_weight is None else op.edge_weight.shape[1]
-        mapped = 0 if op.edge_weight is None or op.kind == "gat" else op.edge_weight.numel()
+        if op.edge_weight is not None and op.kind != "gat":
+            products += op.edge_weight.numel()
         streams += self._size(op.out)
-        return self._edges(op, streams, times, width, columns=columns, mapped=mapped)
+        return self._edges(
+            op, streams, times, width, columns=columns, mapped=products, exponentials=exponentials
+        )
 
     def _maximum(self, op: ir.Maximum) -> Work:
         winners = self._size(op.out) if self._program.learns(op.inputs[0]) else 0.0
@@ -241,11 +264,12 @@ class Ledger:
         *,
         columns: int = 0,
         mapped: int = 0,
+        exponentials: float = 0.0,
     ) -> Work:
         """Count a row of ``width`` columns read ``times`` times per edge; ids and matrices move once.
 
         If ``width`` is None, the input's width counts. Edge features, ``columns`` for each edge, are read
-        once, and take ``mapped`` multiplications for each edge.
+        once. Each edge takes ``mapped`` multiplications beside those of its rows.
         """
         csc = self._block(op).csc
         width = self._program.width(op.inputs[0]) if width is None else width
@@ -265,12 +289,14 @@ class Ledger:
             once=once,
             own=times * float(self._loops(op, csc)),
             flops=2.0 * (reads * width + csc.num_edges * mapped),
+            exponentials=exponentials,
         )
 
     @staticmethod
     def _loops(op: ir.Operation, csc: Csc) -> int:
-        """Return the number of rows that an aggregation adds to their own sums, in order."""
+        """Return the number of rows that an aggregation or attention adds to their own sums, in order."""
         loops = isinstance(op, ir.Aggregate) and op.adjacency.loop_scale != 0
+        loops |= isinstance(op, ir.Attention) and op.self_loops
         return min(csc.num_src, csc.num_dst) if loops else 0
 
     def _block(self, op: ir.Operation) -> Block:
