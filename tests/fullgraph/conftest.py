@@ -20,4 +20,4 @@ def rates_of_the_fake_device(own_dataset_cache: None) -> None:
 def programs_run_on_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run programs on the batches of tests, which are small. test_small_batches.py tests the choice."""
     name = "graphbraid.fullgraph.batches.fusing.BatchProgram.takes_longer"
-    monkeypatch.setattr(name, lambda *_: False)
+    monkeypatch.setattr(name, lambda *_, **__: False)

@@ -16,7 +16,7 @@ from tests.modules import module_of
 from tests.suites import every, examples
 from torch import nn
 from torch.utils import _pytree as tree
-from torch_geometric.nn import FastRGCNConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
+from torch_geometric.nn import FastRGCNConv, GINEConv, GraphConv, HeteroConv, HGTConv, RGCNConv, SAGEConv
 
 import graphbraid
 from graphbraid import native
@@ -517,6 +517,48 @@ def test_few_edges_have_the_bits_of_lists_that_are_sorted_one_by_one(kind, monke
     assert ran == [True, False]
     assert len(results[0]) == len(results[1]) > 3
     assert all(map(torch.equal, *results))
+
+
+class Weighed(nn.Module):
+    """A layer with weights of edges, or with their features."""
+
+    def __init__(self, *, of_features):
+        super().__init__()
+        self.first = GINEConv(nn.Linear(6, 6), edge_dim=3) if of_features else GraphConv(6, 6)
+        self.last = SAGEConv(6, 3)
+
+    def forward(self, x, edge_index, edge_attr=None, edge_weight=None):
+        values = edge_weight if edge_attr is None else edge_attr
+        return self.last(self.first(x, edge_index, values).relu(), edge_index)
+
+
+@needs_kernels
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("of_features", [True, False])
+def test_few_edges_with_weights_or_features_have_the_bits_of_a_sorted_list(of_features, ordered, monkeypatch):
+    torch.manual_seed(3)
+    edges = torch.randint(30, (2, 90))
+    edges = edges[:, edges[1].argsort()] if ordered else edges
+    values, ran, plain = torch.rand(90, 3) if of_features else torch.rand(90), [], BatchCall._few_edges
+    name = "edge_attr" if of_features else "edge_weight"
+    batch = Data(x=torch.randn(30, 6), edge_index=edges, **{name: values})
+
+    model = Weighed(of_features=of_features)
+
+    def few_edges(self, *args):
+        found = plain(self, *args)
+        ran.append(found is not None)
+        return found
+
+    monkeypatch.setattr(BatchCall, "_few_edges", few_edges)
+    results = []
+    for most in (calls._FEW_EDGES, 0):
+        monkeypatch.setattr(calls, "_FEW_EDGES", most)
+        out = graphbraid.compile(model, strict=True)(batch)
+        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*model.parameters()])])
+    assert ran == [ordered, False]
+    assert all(map(torch.equal, *results))
+    torch.testing.assert_close(results[0][0], model(batch.x, edges, **{name: values}))
 
 
 @needs_kernels

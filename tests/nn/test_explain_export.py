@@ -103,7 +103,7 @@ def test_a_models_own_layers_are_exported_for_torch_and_refused_for_onnx(tmp_pat
 @pytest.mark.parametrize("name", MODELS)
 def test_edge_masks_change_the_messages_of_compiled_models_as_of_pyg_s(name, monkeypatch):
     programs = "graphbraid.fullgraph.batches.fusing.BatchProgram.takes_longer"
-    monkeypatch.setattr(programs, lambda *_: False)  # also on so few edges
+    monkeypatch.setattr(programs, lambda *_, **__: False)  # also on so few edges
     model, (x, edges) = copy_of(name), given(40, 200)
     batches = graphbraid.compile(model)
     engine = graphbraid.compile(model, Data(x=x, edge_index=edges), nodes=range(40))

@@ -418,11 +418,11 @@ class BatchCall:
             num_relations: see :meth:`edges`.
 
         Returns:
-            None if there are many edges, weights or features of edges, or an id that is out of range, or if
-            levels cannot be trimmed to the hops.
+            None if there are many edges, or an id that is out of range, if levels cannot be trimmed to the
+            hops, or if edges with weights or features are not ordered by destination.
         """
         kernels, given, counts = native.kernels(), self.given, self.num_nodes
-        if kernels is None or given.matrix is not None or (given.weights or given.edge_channels) is not None:
+        if kernels is None or given.matrix is not None:
             return None
         lists, numbers = [*self._lists.values()], [*counts]
         kinds: Any = self.values[EDGE_TYPE].contiguous() if num_relations else None
@@ -433,6 +433,11 @@ class BatchCall:
             return None
         if (num_edges := sum(one.shape[1] for one in lists)) > _FEW_EDGES:
             return None
+        weight = None if given.weights is None else self.values[given.weights].detach()
+        if weight is not None or given.edge_channels is not None:
+            ordered = lists[0][1]
+            if num_relations or len(lists) > 1 or not bool((ordered[1:] >= ordered[:-1]).all()):
+                return None
         by_type = hops or [[count] for count in counts.values()]
         rows = [by_type[end][-1] + 1 for _, end in ends]
         indptr, indices = torch.empty(sum(rows), dtype=torch.int64), torch.empty(num_edges, dtype=torch.int32)
@@ -444,6 +449,7 @@ class BatchCall:
             relations=[
                 RelationEdges(
                     drawn=SampledEdges(indptr=begins, indices=sources, positions=None),
+                    weight=weight,
                     source=source,
                     destination=destination,
                 )

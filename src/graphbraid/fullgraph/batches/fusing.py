@@ -6,6 +6,7 @@ The sizes of batches are not known here, so the order of a product and a sum is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -17,13 +18,18 @@ from graphbraid.fullgraph.batches.segments import Parts, segments_of
 from graphbraid.fullgraph.lowering.levels import on_needed_rows
 from graphbraid.fullgraph.lowering.passes import merged_epilogues, until_same
 from graphbraid.ops.epilogue import ACTIVATION_CODES
+from graphbraid.ops.message_steps import dot_products
 
 _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.",)
 _LEAVES_RESULT = (ir.AggregateLinear, ir.Aggregate, ir.Linear, ir.Add, ir.Combine, ir.Gine, ir.Normalise)
 """Operations whose result is new memory that their backward does not read."""
 _SUMS = (ir.AggregateLinear, ir.Aggregate)
-_START = 1 << 15
-"""Elements of edges' rows that PyTorch passes on while messages outside of segments start."""
+_START = 5 << 13
+"""Elements of edges' rows that PyTorch passes on in a millisecond."""
+_EDGE_ROWS, _MATRIX = 0.1, 0.8
+"""Milliseconds for the rows of features that edges have, and for reading a sparse matrix."""
+_OF_MATRIX = 0.6
+"""Share of PyTorch's time for an edge where it multiplies by a sparse matrix, and keeps no rows for edges."""
 _MOST = 1 << 20
 """Elements of all edges' rows of a layer up to which a batch is small: 4 MiB."""
 
@@ -62,7 +68,7 @@ class BatchProgram:
         """Results that may be written over the first input."""
         self.parts = segments_of(fused.ops, _last_reads(fused), fused.output, fused.width)
         """Segments, and operations by themselves, with the values that nothing after each one reads."""
-        self.delay = _delay(self.parts, fused.ops)
+        self.delay = _delay(self.parts, fused.ops, reads_edges=self.reads_edges)
         """What the program takes to start beyond the model's own calls, in elements of edges' rows."""
         self._walks = _walks(fused)
         self._widest = max((width for _, width, _ in self._walks), default=0)
@@ -81,7 +87,7 @@ class BatchProgram:
         """Return the nodes for which a value has rows."""
         return self._places[value]
 
-    def takes_longer(self, num_edges: int, by_hop: Sequence[int] | None) -> bool:
+    def takes_longer(self, num_edges: int, by_hop: Sequence[int] | None, *, of_matrix: bool = False) -> bool:
         """Return whether the model as it is written takes PyTorch less time, on a batch with so few edges.
 
         It has no operations to start, but passes on a row for each edge of the batch in every layer. Trimmed
@@ -90,44 +96,59 @@ class BatchProgram:
         Args:
             num_edges: number of the batch's edges.
             by_hop: the same by hop, the seeds' first; None if the program does not trim the batch.
+            of_matrix: whether the edges are a sparse matrix's.
         """
-        if num_edges * self._widest > _MOST:
+        delay = self.delay + of_matrix * _MATRIX * _START
+        if delay <= 0 or num_edges * self._widest > _MOST:
             return False
         saved = 0.0
         for level, width, share in self._walks:
             is_whole = by_hop is None or level < self.last_coupled
             own = num_edges if is_whole or by_hop is None else sum(by_hop[: self.num_levels - 1 - level])
-            saved += width * (num_edges - share * own)
-        return saved <= self.delay
+            saved += width * (num_edges - max(share, of_matrix * _OF_MATRIX) * own)
+        return saved <= delay
 
     def __str__(self) -> str:
         return self._text
 
 
-def _delay(parts: Parts, ops: Sequence[ir.Operation]) -> float:
+def _delay(parts: Parts, ops: Sequence[ir.Operation], *, reads_edges: bool) -> float:
     """Return :attr:`BatchProgram.delay`.
 
-    The weights are fitted to the steps of 135 listed models (:mod:`benchmarks.fullgraph.models`) on 21 edges.
-    What an engine does before the model runs as written is taken off.
+    The weights are milliseconds, fitted to steps of 163 listed models (:mod:`benchmarks.fullgraph.models`) on
+    21 edges. What an engine does before the model runs as written is taken off.
     """
-    found, alone = -0.15, {id(part) for part, _ in parts}
+    found, alone = _EDGE_ROWS if reads_edges else 0.0, {id(part) for part, _ in parts}
+    found -= 0.07
+    stacks = set[int]()
     for op in ops:
         if isinstance(op, ir.Messages):
             if any(
                 one.__name__ == "QuantileAggregation" for m in op.layer.modules() for one in type(m).__mro__
             ):
-                return 0.0  # PyG's own fails if the last nodes have no edges
-            found += 1.0 if id(op) in alone else -0.25
+                return -math.inf  # PyG's own fails if the last nodes have no edges
+            attends = op.attends is not None or (op.steps and dot_products(op.steps) is not None)
+            found += 0.7 if id(op) in alone else -0.4 if attends or op.several else -0.03
         elif isinstance(op, ir.Break):
-            found += 0.15 + 0.75 * len(op.layers)
-        elif isinstance(op, ir.Attention | ir.RelationAttention):
-            found -= 0.5  # PyG's own makes many calls
-        elif op.moves:
-            is_gcn = isinstance(op, _SUMS) and op.adjacency.kind == "gcn"
-            found -= 0.0 if isinstance(op, ir.DestinationRows) else 0.15 if is_gcn else 0.1
-        else:
-            found += 0.12 if isinstance(op, ir.Normalise) else 0.03
-    return max(found, 0.0) * _START
+            found += 0.08 + 0.01 * len(op.calls) + 0.3 * len(op.layers)
+        elif isinstance(op, ir.RelationAttention):
+            found -= 0.7
+        elif isinstance(op, ir.Attention):  # PyG's own makes many calls
+            found += 0.3 if id(op) in alone else -0.5
+        elif isinstance(op, _SUMS):
+            weight = id(getattr(op, "weight", op))
+            if weight not in stacks:  # PyG's layers over a stack of matrices make a few calls for all
+                found -= 0.12 if op.adjacency.kind == "gcn" else 0.05
+            stacks.add(weight)
+        elif isinstance(op, ir.Normalise):
+            found += 0.22 if op.couples_rows else 0.12
+        elif isinstance(op, ir.RowOfParameters):
+            found += 0.12
+        elif isinstance(op, ir.Gine):
+            found -= 0.12
+        elif id(op) in alone:
+            found += 0.02
+    return found * _START
 
 
 def _walks(program: ir.Program) -> list[tuple[int, int, float]]:
@@ -138,6 +159,8 @@ def _walks(program: ir.Program) -> list[tuple[int, int, float]]:
             width, share = program.width(op.inputs[0]), 0.0
             if isinstance(op, ir.Messages):
                 width, share = op.edge_width, 0.0 if op.steps else 1.75 if op.draws else 1.0
+                # Rows of edges inside of the message may be wider, as the matrices of NNConv are.
+                width = max(width, *(len(one) for one in op.used if one.ndim == 2 and not op.steps), 0)
             found.append((program.place(op.inputs[0]).level, width, share))
     return found
 

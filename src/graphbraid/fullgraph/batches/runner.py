@@ -222,15 +222,20 @@ class BatchRunner:
 
         Edges are counted and no clock is read, so that a batch runs in the same way each time.
         """
-        if program.delay <= 0 or program.read.returned is not None:
+        if program.read.returned is not None:
             return False
         if call.drawn is not None and call.batch.layout == "blocks":
             return False
         by_hop = None
         if call.trims and not call.given.typed:
             by_hop = getattr(call.batch, "num_sampled_edges", None)
-        is_longer = program.takes_longer(call.num_edges, by_hop if isinstance(by_hop, list) else None)
-        return is_longer and all(x.is_cpu for x in call.x.values())
+        by_hop, of_matrix = (
+            by_hop if isinstance(by_hop, list) else None,
+            call.given.takes_matrix(call.calling),
+        )
+        return program.takes_longer(call.num_edges, by_hop, of_matrix=of_matrix) and all(
+            x.is_cpu for x in call.x.values()
+        )
 
     # ---- programs
 
