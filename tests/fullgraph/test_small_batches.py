@@ -7,7 +7,7 @@ from itertools import chain
 
 import pytest
 import torch
-from benchmarks.fullgraph.models import plain, propagation
+from benchmarks.fullgraph.models import matrix, plain, propagation
 from benchmarks.fullgraph.models.check import data_of
 from benchmarks.fullgraph.models.listed import Sizes
 from tests.beside_pyg import pyg
@@ -248,3 +248,32 @@ def test_a_larger_batch_looks_at_the_model_again_and_later_small_ones_know_its_p
     assert engine.why is None
     engine(small)
     assert engine.why is None
+
+
+@pytest.mark.parametrize("name, value", [("edge_index", torch.arange(6)), ("x", [1.0]), ("x", None)])
+def test_a_small_batch_that_does_not_fit_fails_as_the_model_does(name, value):
+    _, twin, engine = made("egnn, distances")
+    data = next(batches()).to_data()
+    engine(data)
+    assert engine.why.code == "small"
+    data[name] = value
+    with pytest.raises(Exception) as expected:
+        twin(data.x, data.edge_index)
+    with warnings.catch_warnings(action="ignore"), pytest.raises(type(expected.value)) as found:
+        engine(data)
+    assert str(found.value) == str(expected.value)
+
+
+def test_a_form_s_next_batch_may_have_no_sparse_matrix():
+    torch.manual_seed(0)
+    batch = data_of("matrix", Sizes(nodes=20, channels=6))
+    model = next(one for one in matrix.MODELS if one.name == "pygcn, torch.spmm").make(SIZES)
+    engine = graphbraid.compile(model)
+    engine(batch)
+    assert engine.why.code == "small"
+    dense = copy.copy(batch)
+    dense.adj_t = batch.adj_t.to_dense()
+    with warnings.catch_warnings(action="ignore"):
+        found = engine(dense)
+    assert engine.why.code != "small"
+    assert found.shape == (20, SIZES.classes)

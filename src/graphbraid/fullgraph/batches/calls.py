@@ -140,11 +140,11 @@ class BatchCall:
             return sum(len(edges.indices) for records in self.sampled for edges in records)
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
         lists = edges.values() if isinstance(edges, Mapping) else [edges]
-        return sum(int(one.shape[1]) for one in lists if isinstance(one, Tensor))
+        return sum(int(one.shape[-1]) for one in lists if isinstance(one, Tensor))
 
     def lacks_matrices(self) -> bool:
-        """Return whether the call takes sparse matrices, and some are none."""
-        return self.given.takes_matrix(self.calling) and not all(map(is_matrix, self._lists.values()))
+        """Return whether some of the matrices that the call takes are not sparse ones."""
+        return not all(map(is_matrix, self._lists.values()))
 
     def breaks(self, model: nn.Module, unaligned: Collection[str] = ()) -> Breaks:
         """Return the inputs of trials for calls without a lowered form: the batch's edges, and more nodes.

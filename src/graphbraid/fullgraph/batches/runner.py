@@ -107,9 +107,10 @@ class BatchRunner:
         if self._is_small_as_before(call):
             return self._small(call)
         found = self._program_for(call)
-        if isinstance(found, BatchProgram) and self.chooses:
-            if call.form is not None:
-                call.form.small = self._state, found
+        form, noted = call.form, (self._state, found)
+        if self.chooses and isinstance(found, BatchProgram) and (form is None or form.small != noted):
+            if form is not None:
+                form.small = noted
             if self._is_small(found, call):
                 return self._small(call)
         if isinstance(found, BatchProgram):
@@ -209,33 +210,29 @@ class BatchRunner:
         A model that runs as written follows its own changes. So only its modes are compared, which decide
         most of what a program is: a look at all that the model holds takes as long as a layer.
         """
-        noted = None if call.form is None else call.form.small
-        if noted is None or call.lacks_matrices():
+        noted, now = None if call.form is None else call.form.small, self._state
+        if now is None or noted is None or noted[0] is not now:
             return False
-        now, (state, program) = self._state, noted
-        if now is None or now is not state or now.seen.modes() != now.modes:
-            return False
-        return self._is_small(program, call)
+        return self._is_small(noted[1], call) and now.seen.modes() == now.modes
 
     def _is_small(self, program: BatchProgram, call: BatchCall) -> bool:
         """Return whether a batch runs as the model is written although there is a program.
 
         Edges are counted and no clock is read, so that a batch runs in the same way each time.
         """
-        if program.read.returned is not None:
+        of_matrix = call.given.takes_matrix(call.calling)
+        if program.read.returned is not None or not (program.delay > 0 or of_matrix):
+            return False
+        if of_matrix and call.lacks_matrices():
             return False
         if call.drawn is not None and call.batch.layout == "blocks":
             return False
         by_hop = None
         if call.trims and not call.given.typed:
             by_hop = getattr(call.batch, "num_sampled_edges", None)
-        by_hop, of_matrix = (
-            by_hop if isinstance(by_hop, list) else None,
-            call.given.takes_matrix(call.calling),
-        )
-        return program.takes_longer(call.num_edges, by_hop, of_matrix=of_matrix) and all(
-            x.is_cpu for x in call.x.values()
-        )
+        by_hop = by_hop if isinstance(by_hop, list) else None
+        takes_longer = program.takes_longer(call.num_edges, by_hop, of_matrix=of_matrix)
+        return takes_longer and all(isinstance(x, Tensor) and x.is_cpu for x in call.x.values())
 
     # ---- programs
 
