@@ -130,7 +130,7 @@ def _delay(parts: Parts, ops: Sequence[ir.Operation], *, reads_edges: bool) -> f
             attends = op.attends is not None or (op.steps and dot_products(op.steps) is not None)
             found += 0.7 if id(op) in alone else -0.4 if attends or op.several else -0.03
         elif isinstance(op, ir.Break):
-            found += 0.08 + 0.01 * len(op.calls) + 0.3 * len(op.layers)
+            found += 0.1 + 0.01 * len(op.calls) + 0.3 * len(op.layers)
         elif isinstance(op, ir.RelationAttention):
             found -= 0.7
         elif isinstance(op, ir.Attention):  # PyG's own makes many calls
@@ -142,7 +142,7 @@ def _delay(parts: Parts, ops: Sequence[ir.Operation], *, reads_edges: bool) -> f
             stacks.add(weight)
         elif isinstance(op, ir.Normalise):
             found += 0.22 if op.couples_rows else 0.12
-        elif isinstance(op, ir.RowOfParameters):
+        elif isinstance(op, ir.RowOfParameters | ir.Maximum):
             found += 0.12
         elif isinstance(op, ir.Gine):
             found -= 0.12
