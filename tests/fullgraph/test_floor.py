@@ -20,7 +20,7 @@ from graphbraid.fullgraph.lowering.costs import cost_model
 from graphbraid.fullgraph.lowering.levels import whole_graph
 from graphbraid.fullgraph.lowering.locality import cached_share
 from graphbraid.fullgraph.lowering.options import CompileOptions
-from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Epilogue, Linear, Program
+from graphbraid.fullgraph.program import AdjacencyMatrix, Aggregate, Attention, Epilogue, Linear, Program
 from graphbraid.fullgraph.reading.calling import only_node_type
 from graphbraid.fullgraph.step.plan import StepRequest
 from graphbraid.graph.csc import Csc
@@ -37,6 +37,7 @@ RATES = Rates(
     binary_values=1e6,
     exponentials=1e7,
 )
+MULTIPLIES_SLOWLY = dataclasses.replace(RATES, multiply_flops=1e3)
 MODELS = {
     "gcn": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, dropout=0.5),
     "batch": lambda: gnn.GCN(CHANNELS, 8, CLASSES, 3, norm="batch"),
@@ -182,9 +183,11 @@ def test_values_of_sparse_features_read_rows_of_a_table_that_a_cache_may_hold():
 def test_gat_reads_one_row_of_gradients_for_each_edge_whose_heads_are_averaged_one_head():
     graph = make_graph()
     for concat, width in ((True, 64), (False, 32)):
-        lowered = graphbraid.compile(gnn.GATConv(CHANNELS, 32, heads=2, concat=concat), graph).lowered
+        layer, nodes = gnn.GATConv(CHANNELS, 32, heads=2, concat=concat), torch.arange(NUM_NODES)
+        lowered = graphbraid.compile(layer, graph, nodes=nodes).lowered
         op = next(op for op in lowered.program.ops if type(op).__name__ == "Attention")
-        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, lowered.costs, None)
+        costs = dataclasses.replace(lowered.costs, rates=MULTIPLIES_SLOWLY)
+        ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, costs, None)
         csc = lowered.blocks[0].of(None).csc
         edges = csc.num_edges
         forward, back = ledger.forward(op), ledger.backward(op)
@@ -192,6 +195,20 @@ def test_gat_reads_one_row_of_gradients_for_each_edge_whose_heads_are_averaged_o
         assert back.cached_bytes == 4 * width * (edges + csc.num_dst)  # and the self-loops
         assert back.flops == 2 * 2 * edges * 64  # the row times a coefficient, and times the own row
         assert back.exponentials == 0  # forward might keep them
+
+
+def test_gat_may_sum_before_its_product():
+    graph, heads, width = make_graph(), 2, 128
+    lowered = graphbraid.compile(gnn.GATConv(CHANNELS, 64, heads=heads), graph, nodes=torch.arange(2)).lowered
+    product, op = (next(o for o in lowered.program.ops if type(o) is kind) for kind in (Linear, Attention))
+    costs = dataclasses.replace(lowered.costs, rates=MULTIPLIES_SLOWLY)
+    ledger = Ledger(lowered.program, lowered.blocks, lowered.num_rows, costs, None)
+    num_src, num_dst = (lowered.num_rows(*lowered.program.place(one)) for one in (product.out, op.out))
+    assert num_dst < num_src
+    through = heads * (num_src + lowered.blocks[0].of(None).csc.num_edges)
+    assert ledger.forward(product) == ledger.backward(product) == Work()
+    assert ledger.forward(op).flops == 2 * CHANNELS * (num_dst * width + through)
+    assert ledger.backward(op).flops == 2 * CHANNELS * (2 * num_dst * width + through)
 
 
 @needs_kernels

@@ -12,7 +12,7 @@ are not counted, since they can be avoided.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
@@ -90,15 +90,24 @@ class Ledger:
         self._program, self._blocks, self._rows = program, blocks, rows
         self._facts, self._caches, self._row_rate = costs, caches, row_rate
         self._shares: dict[tuple[int, int, int], float] = {}
+        self._summed: dict[str, tuple[Work, Work]] = {}
+        """Work both ways of GAT that sums before the product in front of it; of the product, none."""
+        for op in program.ops:
+            if isinstance(op, ir.Attention):
+                self._note_order(op)
 
     def forward(self, op: ir.Operation) -> Work:
         """Return the work of the pass that computes ``op``'s value."""
+        if op.out in self._summed:
+            return self._summed[op.out][0]
         return _COUNTS.get(type(op), _BY_ROWS)[0](self, op)
 
     def backward(self, op: ir.Operation) -> Work:
         """Return the work of computing the gradients of ``op``'s inputs and parameters from its value's."""
         if not self._program.learns(op.out):
             return Work()
+        if op.out in self._summed:
+            return self._summed[op.out][1]
         return _COUNTS.get(type(op), _BY_ROWS)[1](self, op)
 
     def outputs(self, num_nodes: int) -> Work:
@@ -209,6 +218,35 @@ class Ledger:
         width = op.channels if op.averages else op.heads * op.channels
         products = (1 + self._program.learns(op.inputs[0])) * op.heads * op.channels - width
         return self._attended(op, self._learning(op), times=1, width=width, products=products)
+
+    def _note_order(self, op: ir.Attention) -> None:
+        """Enter GAT that takes less time if it sums rows before the product in front of it.
+
+        Destinations then have the product, and backward the gradients of weight and sums. Sources have the
+        logits, and the gradients through them. Edges have sums by head; backward inner products by head, and
+        the rows' gradients.
+        """
+        product = self._program.producer(op.inputs[0])
+        if op.kind != "gat" or len(op.inputs) > 1 or type(product) is not ir.Linear:
+            return
+        source, is_alone = product.inputs[0], len(self._program.consumers(product.out)) == 1
+        is_plain = len(product.inputs) == 1 and product.after is None and is_alone
+        if not is_plain or self._program.path_of(source) not in {"dense", "streamed"}:
+            return
+        (width, depth), learns = product.shape, self._program.learns(source)
+        num_src, num_dst = (self._rows(*self._program.place(one)) for one in (source, op.out))
+        num_edges, heads = self._block(op).csc.num_edges, op.heads
+        works = []
+        for times, more in ((1, 1), (2, 1 + learns)):
+            exponentials = float(num_edges * heads) if times == 1 else 0.0
+            streams = more * self._size(source) + times * 4.0 * width * depth
+            work = self._attended(op, streams, times=1, width=depth, exponentials=exponentials)
+            products = times * num_dst * width + more * heads * (num_src + num_edges)
+            works.append(replace(work, flops=2.0 * depth * products))
+        both, rates = (product, op), self._facts.rates
+        before = sum(one.seconds(rates) for one in (*map(self.forward, both), *map(self.backward, both)))
+        if sum(one.seconds(rates) for one in works[: 1 + self._program.learns(op.out)]) < before:
+            self._summed |= {product.out: (Work(), Work()), op.out: (works[0], works[1])}
 
     def _attended(
         self,
