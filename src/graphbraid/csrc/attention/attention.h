@@ -46,6 +46,9 @@ struct AttentionArgs {
   // GAT, written for backward, or null: of the edges with z > 0,
   void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: their part of out
   void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
+  // GAT that sums first: (num_edges + num_loops, heads), written for backward, or null. `channels` are those
+  // of src, which all heads share: (num_src, channels). out is (num_dst, heads * channels).
+  void* alpha = nullptr;
 };
 
 struct AttentionBackwardArgs {
@@ -72,6 +75,8 @@ void run_attention(const AttentionArgs& a);
 void run_dot_attention(const AttentionArgs& a);
 void run_dot_backward(const AttentionBackwardArgs& b);
 void run_gat_backward(const AttentionBackwardArgs& b);
+void run_gat_sums(const AttentionArgs& a);
+void run_gat_sums_backward(const AttentionBackwardArgs& b);
 void run_gatv2_backward(const AttentionBackwardArgs& b);
 
 struct EdgeSoftmaxArgs {

@@ -72,11 +72,16 @@ AttentionArgs Attention::arguments(const Map& map, const AttentionInputs& in, co
   a.log = kept.log.data;
   a.above = kept.above.data;
   a.share = kept.share.data;
+  if (in.x == nullptr) return a;
+  a.channels = in.x->width;
+  a.src = in.x->data;
+  a.att = kept.mapped.data;
+  a.alpha = kept.alpha.data;
   return a;
 }
 
-void Attention::forward(const Map& map, const AttentionInputs& in, const FloatMatrix& out, Attended& kept,
-                        bool trains) const {
+// The vectors, and what the map of features gives.
+void Attention::keep_vectors(const AttentionInputs& in, Attended& kept) const {
   const FloatMatrix& src = *in.src;
   kept.vectors = FloatMatrix::make(2, src.width);
   float* row = kept.vectors.data;
@@ -101,6 +106,13 @@ void Attention::forward(const Map& map, const AttentionInputs& in, const FloatMa
       multiply(*in.key, {kept.edge_weight.data, 1, features}, kept.edge_logit);
     }
   }
+}
+
+void Attention::forward(const Map& map, const AttentionInputs& in, const FloatMatrix& out, Attended& kept,
+                        bool trains) const {
+  const FloatMatrix& src = *in.src;
+  keep_vectors(in, kept);
+  if (in.x != nullptr) return sum_forward(map, in, out, kept, trains);
   kept.lse = FloatMatrix::make(out.rows, heads);
   kept.out = averages ? FloatMatrix::make(out.rows, src.width) : out;
   if (kind == AttentionKind::kGat) {
@@ -126,6 +138,7 @@ bool Attention::keeps_logits(const Map& map, bool wants_both) const {
 AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
                                        const AttentionInputs& in, const Attended& kept, FloatMatrix grad,
                                        bool keeps) const {
+  if (in.x != nullptr) return sum_backward(map, reversed, places, in, kept, grad);
   const FloatMatrix& src = *in.src;
   AttentionBackwardArgs b;
   b.forward = arguments(map, in, kept);
@@ -140,9 +153,9 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
   b.t_indptr = reversed.indptr;
   b.t_indices = reversed.indices;
   b.perm = places;
-  AttentionGradients to{FloatMatrix::make(src.rows, src.width), {}, {}, FloatMatrix::make(3, src.width), {}};
+  AttentionGradients to{FloatMatrix::make(src.rows, src.width), {}, {},
+                        FloatMatrix::make(3, src.width),        {}, {}};
   if (in.dst != nullptr) to.dst = for_first_rows(*in.dst, grad.rows);
-  const bool is_gat = kind == AttentionKind::kGat;
   FloatMatrix of_src, of_dst, logits, of_weight;
   if (in.edge_weight != nullptr) of_weight = FloatMatrix::make(kept.edge_weight.rows, kept.edge_weight.width);
   b.grad = grad.data;
@@ -172,8 +185,15 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
       b.adds = false;
       run_dot_backward(b);
   }
-  if (in.edge_weight == nullptr) return to;
-  // Of GAT, through the product of map and vector.
+  if (in.edge_weight != nullptr) edges_back(in, of_weight, to);
+  return to;
+}
+
+// The gradients of the map of features and of GAT's vector of edges, from that of the kept map.
+void Attention::edges_back(const AttentionInputs& in, const FloatMatrix& of_weight,
+                           AttentionGradients& to) const {
+  const FloatMatrix& src = *in.src;
+  const bool is_gat = kind == AttentionKind::kGat;
   const int64_t features = in.key->width, channels = src.width / heads;
   to.edge_weight = FloatMatrix::make(src.width, features);
   float* of_vector = to.vectors.data + 2 * src.width;
@@ -187,7 +207,6 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
       if (is_gat) of_vector[i] += given * in.edge_weight->number(i * features + f, 0);
     }
   }
-  return to;
 }
 
 }  // namespace gb

@@ -1,5 +1,6 @@
 // Attention as an operation of a segment: that of GAT, of GATv2 or of dot products. The kernels and their
-// order are those of ops/attention.py and of FusedMessages (ops/message_kernel.py), so the bits are the same.
+// order are those of ops/attention.py and of FusedMessages (ops/message_kernel.py), so the bits are the same,
+// but for GAT that sums before it multiplies (gat_sums.cpp).
 #pragma once
 
 #include <algorithm>
@@ -21,6 +22,11 @@ struct AttentionInputs {
   const Operand *vector, *dst_vector;  // GAT's of sources and of destinations; GATv2's only one is the first
   const Operand *edge_weight, *edge_vector;  // the map of features, and GAT's vector of what it gives
   const Epilogue& drops;                     // the dropout of coefficients
+  // Of GAT that sums first: the rows before the product that gives src, which has no memory then, its
+  // weight, and whether the rows want a gradient.
+  const FloatMatrix* x = nullptr;
+  const Operand* weight = nullptr;
+  bool of_x = false;
 };
 
 // What one attention keeps from its forward pass for its backward pass.
@@ -30,6 +36,9 @@ struct Attended {
   FloatMatrix edge_logit;   // of GAT
   FloatMatrix src_logit, dst_logit, above, share;  // of GAT
   FloatMatrix log;                                 // of dot products
+  // Of GAT that sums first; `out` has the sums. The vectors times the weight, (2, heads * columns of x), the
+  // coefficients, and of a mean the heads' weights side by side.
+  FloatMatrix mapped, alpha, stacked;
 };
 
 // Gradients of what an attention reads; without memory where it reads none. Features have none.
@@ -37,6 +46,7 @@ struct AttentionGradients {
   FloatMatrix src, dst, key;
   FloatMatrix vectors;  // a row for each, and last that of edges
   FloatMatrix edge_weight;
+  FloatMatrix weight;  // of GAT that sums first; src is the gradient of x there
 };
 
 struct Attention {
@@ -46,6 +56,7 @@ struct Attention {
   bool has_loops;  // whether nodes have self-loops
   bool averages;   // whether the result is the mean of the heads
 
+  int64_t num_loops(const Map& map) const { return has_loops ? std::min(map.num_src, map.num_dst) : 0; }
   // The shape of the result, after checks that what is read fits.
   FloatMatrix checked(const Map& map, const AttentionInputs& in) const;
   void forward(const Map& map, const AttentionInputs& in, const FloatMatrix& out, Attended& kept,
@@ -60,8 +71,15 @@ struct Attention {
                               bool keeps) const;
 
  private:
-  int64_t num_loops(const Map& map) const { return has_loops ? std::min(map.num_src, map.num_dst) : 0; }
   AttentionArgs arguments(const Map& map, const AttentionInputs& in, const Attended& kept) const;
+  void keep_vectors(const AttentionInputs& in, Attended& kept) const;
+  void edges_back(const AttentionInputs& in, const FloatMatrix& of_weight, AttentionGradients& to) const;
+  // GAT that sums first: gat_sums.cpp.
+  void sum_forward(const Map& map, const AttentionInputs& in, const FloatMatrix& out, Attended& kept,
+                   bool trains) const;
+  AttentionGradients sum_backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
+                                  const AttentionInputs& in, const Attended& kept,
+                                  const FloatMatrix& grad) const;
 };
 
 }  // namespace gb

@@ -230,7 +230,8 @@ void Pass::attend_back(const Operation& op, const Step& step, FloatMatrix grad,
   const Map& map = maps_[op.edges];
   const bool keeps = op.attention.keeps_logits(map, step.of_other && (step.of_x || step.of_key));
   const bool reads_edges = op.key >= 0 && op.kind != Kind::kDot;
-  const auto [reversed, places] = transposed(op.edges, given, keeps || reads_edges || op.p > 0);
+  const auto [reversed, places] =
+      transposed(op.edges, given, keeps || reads_edges || op.p > 0 || step.product != nullptr);
   const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
                                                       step.attended, std::move(grad), keeps);
   const auto give = [&](int number, const float* from) {
@@ -241,7 +242,12 @@ void Pass::attend_back(const Operation& op, const Step& step, FloatMatrix grad,
   give(op.other_weight, of.vectors.data + of.vectors.width);
   give(op.edge_vector(), of.vectors.data + 2 * of.vectors.width);
   give(op.bias, of.edge_weight.data);
-  if (step.of_x) add(held[op.x], of.src);
+  if (const Operation* product = step.product) {
+    give(product->weight, of.weight.data);
+    if (wants_[product->x]) add(held[product->x], of.src);
+  } else if (step.of_x) {
+    add(held[op.x], of.src);
+  }
   if (step.of_key) add(held[op.key], of.key);
   if (step.of_other) add(held[op.other], of.dst);
 }

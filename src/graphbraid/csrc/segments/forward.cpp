@@ -68,9 +68,12 @@ std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> Pass::fo
     const AwakeThreads awake(plan_->look_microseconds, opens_long_loops());
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Operation& op = plan_->operations[i];
+      if (steps_[i].is_joined) continue;
       run(op, steps_[i], i);
       for (const int value : op.reads())
         if (is_last_read(value, i) && !kept_[value]) rows_[value].free();
+      if (const Operation* product = steps_[i].product)
+        if (is_last_read(product->x, i - 1) && !kept_[product->x]) rows_[product->x].free();
     }
   }
   std::sort(reads_.begin(), reads_.end());
@@ -203,6 +206,8 @@ void Pass::begin_step(const Operation& op, size_t& next) {
     step.transforms_first = narrows(maps_[op.edges], rows_[op.x].width, rows_[op.out].width, step);
     step.sums_again = step.of_weight && !step.transforms_first && may_sum_again(op);
   }
+  if (op.kind == Kind::kLinear) step.is_joined = joins_attention(op, step);
+  if (!steps_.empty() && steps_.back().is_joined) step.product = &op - 1;
   const Operand* bias = operand(op.bias);
   step.has_epilogue =
       !attends(op.kind) && op.kind != Kind::kGine && (op.act != 0 || op.p > 0 || bias != nullptr);
@@ -252,7 +257,7 @@ bool Pass::narrows(const Map& map, int64_t in, int64_t out, const Step& step) co
 // Whether backward of an operation reads its result.
 bool Pass::reads_result(const Operation& op, const Step& step) {
   if (op.kind == Kind::kMessages) return op.messages->reads_result(*step.sent.programs);
-  return attends(op.kind) ? !op.attention.averages : op.act != 0;
+  return attends(op.kind) ? !op.attention.averages && step.product == nullptr : op.act != 0;
 }
 
 // Notes which tensors from outside backward reads: those that the autograd functions save.
@@ -272,6 +277,10 @@ void Pass::note_reads(const Operation& op, const Step& step) {
     for (const int value : {op.x, op.other, op.key})
       if (value >= 0) note_value(value);
     if (reads_result(op, step)) note_value(op.out);
+    if (step.product != nullptr) {
+      note_value(step.product->x);
+      note_operand(step.product->weight);
+    }
     if (op.edge_vector() >= 0) {
       note_operand(op.bias);
       note_operand(op.edge_vector());
@@ -393,14 +402,20 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
 
 AttentionInputs Pass::attention_inputs(const Operation& op, const Step& step) const {
   const auto rows = [&](int value) { return value < 0 ? nullptr : &rows_[value]; };
-  return {rows(op.x),
-          rows(op.other),
-          rows(op.key),
-          operand(op.weight),
-          operand(op.other_weight),
-          operand(op.bias),
-          operand(op.edge_vector()),
-          step.epilogue};
+  AttentionInputs in{rows(op.x),
+                     rows(op.other),
+                     rows(op.key),
+                     operand(op.weight),
+                     operand(op.other_weight),
+                     operand(op.bias),
+                     operand(op.edge_vector()),
+                     step.epilogue};
+  if (const Operation* product = step.product) {
+    in.x = &rows_[product->x];
+    in.weight = operand(product->weight);
+    in.of_x = wants_[product->x];
+  }
+  return in;
 }
 
 MessageInputs Pass::message_inputs(const Operation& op) const {

@@ -70,6 +70,7 @@ class Pass {
   FloatMatrix checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const;
   void begin_step(const Operation& op, size_t& next);
   bool may_sum_again(const Operation& op) const;
+  bool joins_attention(const Operation& op, const Step& step) const;
   bool narrows(const Map& map, int64_t in, int64_t out, const Step& step) const;
   void note_reads(const Operation& op, const Step& step);
   FloatMatrix place_beside(const Operation& op);

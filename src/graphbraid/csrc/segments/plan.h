@@ -73,8 +73,10 @@ struct Step {
   bool of_x = false, of_other = false, of_key = false;
   bool of_weight = false, of_other_weight = false, of_bias = false;
   bool transforms_first = false, has_epilogue = false;
-  bool sums_again = false;  // backward sums again, so the sums are not kept
-  bool is_gated = false;    // the gradient has passed the ReLU already
+  bool sums_again = false;             // backward sums again, so the sums are not kept
+  bool is_gated = false;               // the gradient has passed the ReLU already
+  bool is_joined = false;              // a product that the attention behind it makes of its sums
+  const Operation* product = nullptr;  // of an attention that sums first
   Epilogue epilogue = {};
   FloatMatrix sums = {};
   Attended attended = {};

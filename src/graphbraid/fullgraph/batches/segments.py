@@ -3,7 +3,8 @@
 The attention of GAT and GATv2 can be part of a :class:`NativeSegment`, that of dot products, as
 TransformerConv's, the sum of GINE, and messages made of a kernel's steps. On small batches Python and the
 calls between kernels take most of a step without it. It runs the same kernels in the same order as the
-operations by themselves, so the bits are the same, but for what PyTorch adds up in another order: means of
+operations by themselves, so the bits are the same, but for GAT whose attention sums before the product in
+front of it (``csrc/segments/gat_sums.cpp``), and for what PyTorch adds up in another order: means of
 five heads or more, sums of a message's columns, and three gradients or more of a value that messages read.
 Gradients of GINE's map of a few edge features are sums in another order, too: it is computed edge by edge.
 :class:`.JoinedOps`, and the operations by themselves, run other dtypes, other devices and records of calls.
@@ -387,7 +388,9 @@ class NativeSegment:
             return ()
         op = self._moving[number]
         reads_edges = _edge_names(op)[0] in self._number
-        needs_places = reads_edges or (isinstance(op, ir.Attention | ir.Messages) and _dropout_of(op) > 0)
+        is_gat = isinstance(op, ir.Attention) and op.kind == "gat"  # which may sum first
+        needs_places = reads_edges or is_gat
+        needs_places |= isinstance(op, ir.Attention | ir.Messages) and _dropout_of(op) > 0
         if isinstance(op, ir.Messages):
             dots = _dot_products_of(op) is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
             needs_places = needs_places or dots or any(role not in _ENDS for _, role, _ in op.reads)
