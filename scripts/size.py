@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_580,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_884, 412
+WHOLE_LINES, WHOLE_FILES = 109_887, 412
 TEST_LINES = 93_750
 
 
