@@ -234,7 +234,7 @@ def test_a_break_runs_under_autograd_on_the_rows_it_needs(couples):
     relation = RelationEdges.of_list(batch.edge_index, batch.num_nodes, batch.num_nodes)
     edges = BatchEdges(relations=[relation], num_nodes=[batch.num_nodes], hops=[hops])
     sizes = edges.sizes(program.num_levels, program.last_coupled)
-    out = BatchRun(program, Levels(edges, sizes), {"x": batch.x}, {}, None).outputs()
+    out = BatchRun(program, Levels(edges, sizes), {"x": batch.x}, {}, {}).outputs()
     rows = scaled(batch.x, slope)
     expected = pyg.SimpleConv("mean")(rows, batch.edge_index)[: batch.batch_size]
     torch.testing.assert_close(out, expected, **CLOSE)

@@ -86,8 +86,7 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
         raise NotLoweredError("edge_index", "its keys are no (source type, name, destination type)")
     flags = {what: value for what, value in values.items() if type(value) in (bool, str, NoneType)}
     given = Given(names=frozenset(values), held=frozenset(values), typed=typed, constants=flags)
-    taken = [] if typed else list(values)
-    given = with_edges(given, values, taken, calling, model)
+    given = with_edges(given, values, list(values), calling, model)
     return BatchCall(calling=calling, values=values, given=given)
 
 
@@ -185,7 +184,7 @@ def _form_of(model: nn.Module, batch: Any, names: Collection[str], *, typed: boo
     calling = calling_of(model, given)
     takes_all = calling.takes(DATA)
     taken = tuple(one for one in (WEIGHTS, EDGE_ATTR) if one in keys and (takes_all or calling.takes(one)))
-    taken = (() if typed else taken) + ((ADJACENCY,) if given.takes_matrix(calling) else ())
+    taken += (ADJACENCY,) if given.takes_matrix(calling) else ()
     return BatchForm(calling, given, held, taken, shared_of(calling, given))
 
 
@@ -235,12 +234,28 @@ def with_edges(
         return _with_matrices(given, held if given.typed else {ONLY_EDGE_TYPE: held}, model)
     for what in taken:
         value = values[what]
-        if what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
+        if given.typed and what in (WEIGHTS, EDGE_ATTR):
+            given = _by_relation(given, what, value)
+        elif what in (WEIGHTS, EDGE_ATTR) and is_plain(value) and value.is_floating_point():
             if value.ndim == 1:
                 given = replace(given, weights=given.weights or what)
             elif value.ndim == 2 and what == EDGE_ATTR:
                 given = replace(given, edge_channels=int(value.shape[1]))
     return given
+
+
+def _by_relation(given: Given, what: str, held: Any) -> Given:
+    """Say which relations have weights, and which features; say nothing if some have neither, but values."""
+    values = held.values() if isinstance(held, Mapping) else [held]
+    if not all(is_plain(one) and one.is_floating_point() and one.ndim in (1, 2) for one in values):
+        return given
+    weighted = frozenset(one for one, value in held.items() if value.ndim == 1)
+    channels = {one: int(value.shape[1]) for one, value in held.items() if value.ndim == 2}
+    if (what == WEIGHTS and channels) or (weighted and given.weights is not None):
+        return given
+    weights = what if weighted else given.weights
+    with_weights = weighted or given.with_weights
+    return replace(given, weights=weights, with_weights=with_weights, channels={**given.channels, **channels})
 
 
 def _with_matrices(given: Given, matrices: Mapping[EdgeType, Any], model: nn.Module) -> Given:

@@ -134,13 +134,36 @@ class BatchCall:
     @property
     def num_edges(self) -> int:
         """Number of edges of the batch."""
+        return sum(self._counts_of_edges().values())
+
+    def _counts_of_edges(self) -> dict[EdgeType, int]:
+        """Return the number of edges of each relation."""
         if self.given.takes_matrix(self.calling):
-            return sum(int(stored_of(one)[-2].shape[-1]) for one in self._lists.values())
+            return {one: int(stored_of(matrix)[-2].shape[-1]) for one, matrix in self._lists.items()}
         if self.sampled is not None:
-            return sum(len(edges.indices) for records in self.sampled for edges in records)
+            counts = (sum(len(edges.indices) for edges in records) for records in self.sampled)
+            return dict(zip(self.edge_types or (ONLY_EDGE_TYPE,), counts, strict=True))
         edges = self.values.get(EDGES) if self.batch is None else self.values[EDGES]
-        lists = edges.values() if isinstance(edges, Mapping) else [edges]
-        return sum(int(one.shape[-1]) for one in lists if isinstance(one, Tensor))
+        lists = edges if isinstance(edges, Mapping) else {ONLY_EDGE_TYPE: edges}
+        return {one: int(ends.shape[-1]) for one, ends in lists.items() if isinstance(ends, Tensor)}
+
+    @property
+    def _weights(self) -> dict[EdgeType, Tensor]:
+        """The weights of edges, by relation."""
+        given = self.given
+        if given.weights is None:
+            return {}
+        held: Any = self.values[given.weights]
+        return {one: held[one] for one in given.with_weights} if given.typed else {ONLY_EDGE_TYPE: held}
+
+    @property
+    def edge_attr(self) -> dict[int, Tensor]:
+        """The features of edges by the number of the relation; of a batch of one type, by 0."""
+        given = self.given
+        if not given.typed:
+            return {} if given.edge_channels is None else {0: self.values[EDGE_ATTR]}
+        held: Any = self.values[EDGE_ATTR] if given.channels else {}
+        return {number: held[one] for number, one in enumerate(self.edge_types) if one in given.channels}
 
     def lacks_matrices(self) -> bool:
         """Return whether some of the matrices that the call takes are not sparse ones."""
@@ -235,7 +258,9 @@ class BatchCall:
     def signature(self) -> tuple[Any, ...]:
         """The key of the call's program: calls with equal signatures run one program."""
         given, widths = self.given, tuple(self._widths().items())
-        of_edges = given.weights, given.edge_channels, given.matrix, given.simple
+        of_edges: tuple[Any, ...] = given.weights, given.edge_channels, given.matrix, given.simple
+        if given.typed:
+            of_edges += given.with_weights, frozenset(given.channels.items())
         shared = self.shared or shared_of(self.calling, given)
         return shared, *of_edges, self.seed_type, widths, self.edge_types
 
@@ -307,17 +332,21 @@ class BatchCall:
                 if count != len(ids):
                     what = f"it has {count} rows, and the batch {len(ids)} nodes"
                     return NotLoweredError(f"x of {one!r}" if self.given.typed else "x", what)
-        weight = None if self.given.weights is None else self.values[self.given.weights]
-        attr = None if self.given.edge_channels is None else self.values[EDGE_ATTR]
-        for name, held in (("edge_weight", weight), ("edge_attr", attr)):
-            if held is None:
-                continue
-            if held.requires_grad or held.device != device or held.dtype != dtype:
-                what = f"{name} requires a gradient, or has another dtype or device than x"
-                return NotLoweredError(name, what, "a tensor that does not, of one dtype, on one device")
-            if len(held) != self.num_edges:
-                what = f"{name} has {len(held)} rows, and there are {self.num_edges} edges"
-                return NotLoweredError(name, what)
+        given, attr = self.given, dict[EdgeType, Tensor]()
+        if given.typed and given.channels:
+            attr = {one: self.values[EDGE_ATTR][one] for one in given.channels}
+        elif given.edge_channels is not None:
+            attr = {ONLY_EDGE_TYPE: self.values[EDGE_ATTR]}
+        counts = self._counts_of_edges() if given.weights is not None or attr else {}
+        for name, by_relation in (("edge_weight", self._weights), ("edge_attr", attr)):
+            for edge_type, held in by_relation.items():
+                if held.requires_grad or held.device != device or held.dtype != dtype:
+                    what = f"{name} requires a gradient, or has another dtype or device than x"
+                    return NotLoweredError(name, what, "a tensor that does not, of one dtype, on one device")
+                if len(held) != (count := counts.get(edge_type, 0)):
+                    of_relation = f" of {edge_type}" if given.typed else ""
+                    what = f"{name}{of_relation} has {len(held)} rows, and there are {count} edges"
+                    return NotLoweredError(name, what)
         return None
 
     def why_not_relations(self, num_relations: int) -> NotLoweredError | None:
@@ -352,8 +381,7 @@ class BatchCall:
                 hops=[[*accumulate(hop_counts)]] if is_enough else (),
                 is_directed=True,
             )
-        weight = None if self.given.weights is None else self.values[self.given.weights]
-        counts, batch = self.num_nodes, self.batch
+        weights, counts, batch = self._weights, self.num_nodes, self.batch
         is_drawn = not num_relations and self.given.matrix is None
         sampled, numbers = self.sampled if is_drawn else None, list(counts)
         in_blocks = sampled is not None and batch.layout == "blocks"
@@ -380,8 +408,9 @@ class BatchCall:
             relations = [RelationEdges(csc=csc) for csc in by_number]
         elif sampled is not None:
             edge_types = self.edge_types or (ONLY_EDGE_TYPE,)
-            for records, (source, _, destination) in zip(sampled, edge_types, strict=True):
-                ends = numbers.index(source), numbers.index(destination)
+            for records, edge_type in zip(sampled, edge_types, strict=True):
+                source, _, destination = edge_type
+                ends, weight = (numbers.index(source), numbers.index(destination)), weights.get(edge_type)
                 if in_blocks:
                     of_hops = [hops[end] for end in ends] if hops else []
                     relations.append(_of_blocks(records, ends, of_hops, weight))
@@ -392,10 +421,11 @@ class BatchCall:
                 relations.append(RelationEdges(drawn=edges, weight=own, source=ends[0], destination=ends[1]))
         else:
             matrix = self.given.matrix
-            for (source, _, destination), ends in self._lists.items():
+            for edge_type, ends in self._lists.items():
+                source, _, destination = edge_type
                 sizes = counts[source], counts[destination]
                 if matrix is None:
-                    made = RelationEdges.of_list(ends, *sizes, weight)
+                    made = RelationEdges.of_list(ends, *sizes, weights.get(edge_type))
                 else:
                     made = RelationEdges.of_matrix(ends, *sizes, weighted=matrix.weighted)
                 relations.append(
@@ -422,7 +452,8 @@ class BatchCall:
             hops, or if edges with weights or features are not ordered by destination.
         """
         kernels, given, counts = native.kernels(), self.given, self.num_nodes
-        if kernels is None or given.matrix is not None:
+        by_relation = given.typed and (given.weights is not None or given.channels)
+        if kernels is None or given.matrix is not None or by_relation:
             return None
         lists, numbers = [*self._lists.values()], [*counts]
         kinds: Any = self.values[EDGE_TYPE].contiguous() if num_relations else None

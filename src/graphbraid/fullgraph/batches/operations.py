@@ -53,7 +53,8 @@ class BatchRun:
         levels: the program's levels on the batch.
         features: rows of the program's inputs, by name.
         given: values of the batch that graph breaks read, by the names in their calls.
-        edge_attr: ``(num_edges, num_edge_features)`` in the order of the user's list; None if none is read.
+        edge_attr: by the number of the relation, or 0 for all edges, ``(num_edges, num_edge_features)`` in
+            the order of the user's list; none if none is read.
         edge_weight: ``(num_edges,)`` in that order, for messages; if None, they read the edges' own.
     """
 
@@ -63,7 +64,7 @@ class BatchRun:
         levels: Levels,
         features: Mapping[str, Tensor],
         given: Mapping[str, Any],
-        edge_attr: Tensor | None,
+        edge_attr: Mapping[int, Tensor],
         *,
         edge_weight: Tensor | None = None,
     ) -> None:
@@ -145,7 +146,7 @@ class BatchRun:
     @property
     def reads_edge_rows(self) -> bool:
         """Whether the run reads features or weights of edges that stand in the order of the user's list."""
-        return self._edge_attr is not None or self._edge_weight is not None
+        return bool(self._edge_attr) or self._edge_weight is not None
 
     def lines(self) -> list[str]:
         """Return the lines of ``explain()`` about the batch: rows of each level, and edges to the next."""
@@ -197,9 +198,9 @@ class BatchRun:
 
     def edge_attr(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
         """Return the features of :meth:`edges`, in their order."""
-        assert self._edge_attr is not None
-        if (key := (*self.edges_between(op), dtype)) not in self._rows_of_edges:
-            self._rows_of_edges[key] = self.edges(op).rows_of(self._edge_attr).to(dtype)
+        level, number = self.edges_between(op)
+        if (key := (level, number, dtype)) not in self._rows_of_edges:
+            self._rows_of_edges[key] = self.edges(op).rows_of(self._edge_attr[number]).to(dtype)
         return self._rows_of_edges[key]
 
     def edge_weight(self, op: ir.Operation, dtype: torch.dtype) -> Tensor:
@@ -484,7 +485,8 @@ def run_layer(
     levels = Levels(
         BatchEdges(relations=(of_list,), num_nodes=(num_nodes,)), [(num_nodes,)] * program.num_levels
     )
-    return BatchRun(program, levels, {ir.INPUT: x}, {}, edge_attr, edge_weight=weight).outputs()
+    attr = {} if edge_attr is None else {0: edge_attr}
+    return BatchRun(program, levels, {ir.INPUT: x}, {}, attr, edge_weight=weight).outputs()
 
 
 def _check_edge_gradients(layer: ir.LoweredLayer, weight: Tensor | None, edge_attr: Tensor | None) -> None:

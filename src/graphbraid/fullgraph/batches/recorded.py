@@ -274,7 +274,7 @@ class _Passes:
             for csc in (make(),)
         }
         levels = Levels(BatchEdges(relations=(), num_nodes=()), rows, made=made)
-        self._out = BatchRun(program, levels, self._features, {}, None).outputs()
+        self._out = BatchRun(program, levels, self._features, {}, {}).outputs()
 
     def _differentiate(self) -> None:
         found: tuple[Tensor | None, ...] = ()

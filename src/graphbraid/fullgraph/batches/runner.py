@@ -376,7 +376,7 @@ def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
         features = {one.input: call.x[one.name] for one in program.read.node_types if one.name in call.x}
     else:
         features = dict.fromkeys(program.inputs, call.x[ONLY_NODE_TYPE])
-    attr = call.values[EDGE_ATTR] if program.reads_edges else None
+    attr = call.edge_attr if program.reads_edges else {}
     given = call.given_to(program.breaks)
     return kind(program, Levels(edges, sizes), features, given, attr)
 

@@ -373,6 +373,8 @@ def _whole(types: Types, program: ir.Program, known: Collection[int] = ()) -> di
     read = {one.number: one for op in program.ops for one in op.relations_read}
     maps = [op.adjacency for op in program.ops if isinstance(op, ir.Aggregate)]
     weighted = {one.relation.number for one in maps if one.weighted and one.relation is not None}
+    messages = [op for op in program.ops if isinstance(op, ir.Messages) and op.reads_weights]
+    weighted |= {op.relation.number for op in messages if op.relation is not None}
     found = {number: csc_of(types, read[number]) for number in sorted(read.keys() - set(known))}
     return {
         number: csc if number in weighted else Csc(csc.indptr, csc.indices, csc.num_src, trusted=True)

@@ -71,6 +71,8 @@ class Gine(Operation):
     bias: nn.Parameter | None = None
     """``(width,)`` bias of the map; None if there is none."""
     loop_scale: float = 0.0
+    relation: Relation | None = None
+    """The relation whose edges it reads, in a graph with types."""
     symbol = "rectified sum"
     learned = ("weight", "bias")
     moves = reads_edges = True
@@ -78,7 +80,8 @@ class Gine(Operation):
     def _details(self) -> str:
         loops = f" + {self.loop_scale:g} I" if self.loop_scale else ""
         made = "edge features" if self.weight is None else f"{self.edge_channels} edge features, mapped"
-        return f"{made}{loops}"
+        over = "" if self.relation is None else f" over {name_of(self.relation)}"
+        return f"{made}{loops}{over}"
 
 
 def stops_gradient(op: Operation, *, of_features: bool) -> bool:
@@ -142,6 +145,8 @@ class Messages(Operation):
     """By parameter that receives edge features, the linear map that the model applies to them before."""
     edges: ComputedEdges | None = None
     """The edges that the messages run along; None for the graph's own."""
+    relation: Relation | None = None
+    """The relation whose edges it reads, in a graph with types."""
     by_destination: bool = False
     """Whether a row of the message may depend on all edges of its destination, as with a softmax."""
     ids: tuple[str, ...] = ()
@@ -167,6 +172,11 @@ class Messages(Operation):
     def reads_edges(self) -> bool:
         """Whether the operation reads edge features."""
         return any(role is ReadRows.FEATURES for _, role, _ in self.reads)
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether the operation reads edge weights."""
+        return any(role is ReadRows.WEIGHT for _, role, _ in self.reads)
 
     @property
     def selects(self) -> bool:
@@ -229,6 +239,7 @@ class Messages(Operation):
             how += f", edges computed once ({calls})"
         reduction = self.reduction if self.reduction != "own" else str(self.layer.aggr_module)
         how += "" if self.calls is None else ", linear maps moved to the nodes"
+        how += "" if self.relation is None else f" over {name_of(self.relation)}"
         return f"{reduction} of {type(self.layer).__name__}.message({read}), {how}"
 
 

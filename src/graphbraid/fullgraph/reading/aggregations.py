@@ -389,17 +389,16 @@ def plus_own(call: LayerCall, out: str, key: str) -> str:
 
 
 def loop_scale(call: LayerCall) -> float:
-    """Return the factor of a node's own row in GIN's sum; 0 if it is learned, for :func:`plus_scaled`."""
+    """Return the factor of a node's own row in GIN's sum; 0 if :func:`plus_scaled` is to add the row."""
     eps = call.layer.eps
     if isinstance(eps, nn.Parameter):
         check_parameter(call.name, "eps", eps)
-        return 0.0
-    return 1.0 + float(eps)
+    return 0.0 if isinstance(eps, nn.Parameter) or call.several else 1.0 + float(eps)
 
 
 def plus_scaled(call: LayerCall, x: str, out: str) -> str:
-    """Add the destinations' own rows times ``1 + eps`` to GIN's sum, if ``eps`` is learned."""
+    """Add the destinations' own rows times ``1 + eps`` to GIN's sum, unless it has them by a constant."""
     eps, writer = call.layer.eps, call.writer
-    if not isinstance(eps, nn.Parameter):
-        return out
-    return writer.sum(writer.add(ir.Scale, writer.add(ir.DestinationRows, x), factor=eps), out)
+    if isinstance(eps, nn.Parameter):
+        return writer.sum(writer.add(ir.Scale, writer.add(ir.DestinationRows, x), factor=eps), out)
+    return writer.combine((1.0, out), (1.0 + float(eps), x)) if call.several else out

@@ -23,7 +23,7 @@ from graphbraid.fullgraph.reading.reader import Edges, LayerCall, MappedEdges, R
 from graphbraid.graph import Graph
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features
-from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, Relation
+from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE, EdgeType, Relation
 from graphbraid.nn import module_traits
 
 X, EDGES, ADJACENCY, WEIGHTS, DATA, CSC = "x", "edge_index", "adj_t", "edge_weight", "data", "csc"
@@ -62,6 +62,8 @@ class Given:
         refused: names of values that the data have but that cannot be given, each with the reason.
         weights: the name that the graph's weights have. If None, they have none.
         edge_channels: number of edge features. If None, there are none.
+        with_weights: the relations that have weights, where there are types.
+        channels: number of edge features of the relations that have some, where there are types.
         graph: the graph that the edges belong to.
         typed: whether the values are dicts by node type or relation, under names that may end in ``_dict``.
         data_class: the class of the user's data.
@@ -82,6 +84,8 @@ class Given:
     refused: Mapping[str, str] = field(default_factory=dict)
     weights: str | None = None
     edge_channels: int | None = None
+    with_weights: frozenset[EdgeType] = frozenset()
+    channels: Mapping[EdgeType, int] = field(default_factory=dict)
     graph: Graph | None = field(default=None, compare=False)
     typed: bool = False
     data_class: type | None = None
@@ -99,7 +103,8 @@ class Given:
         """Return the arguments that a graph alone can give."""
         nodes = [graph.nodes_of(one) for one in graph.node_types]
         typed, attr = graph.is_typed, graph.edge_attr
-        edges = [graph.edges_of(one) for one in graph.edge_types] if typed else []
+        by_relation = {one: graph.edges_of(one) for one in graph.edge_types} if typed else {}
+        edges = [*by_relation.values()]
         weights = {one.weight_name for one in edges if one.weighted}
         if not typed and graph.csc.weight is not None:
             weights = {graph.weight_name}
@@ -111,13 +116,15 @@ class Given:
             ADJACENCY: not typed,
             NUM_NODES: not typed,
         }
+        has_both = typed and there[EDGE_ATTR] and EDGE_ATTR in weights
         own = weights | {name for name, is_there in there.items() if is_there}
         masks = {f"{split}_mask" for one in nodes for split in one.splits}
         return cls(
             names=frozenset(own | masks | {EDGES, N_ID, DATA}),
             held=frozenset((own & {X, WEIGHTS, EDGE_ATTR}) | {EDGES}),
             refused=dict.fromkeys(graph.left_out, _LEFT_OUT),
-            weights=None if typed else next(iter(weights), None),
+            weights=None if len(weights) != 1 or has_both else next(iter(weights)),
+            with_weights=frozenset(one for one, held in by_relation.items() if held.weighted),
             edge_channels=None if attr is None else int(attr.shape[1]),
             graph=graph,
             typed=typed,
@@ -134,6 +141,10 @@ class Given:
         if self.matrix is not None:
             return self.matrix.weighted
         return self.graph is not None and self.graph.csc.weight is not None
+
+    def channels_of(self, relation: Relation | None) -> int | None:
+        """Return the number of features of all edges or, where there are types, of a relation's."""
+        return self.edge_channels if relation is None else self.channels.get(relation.edge_type)
 
     def is_simple(self) -> bool:
         """Return whether there are no repeated edges and no self-loops."""
@@ -178,12 +189,16 @@ def of_data(given: Given, data: Any) -> Given:
     stores = data.stores if given.typed else (data,)
     held = frozenset(str(key) for store in stores for key in store.keys())  # noqa: SIM118 - of PyG
     made = given.names & {X, EDGES, ADJACENCY, N_ID, NUM_NODES, DATA}
+    weights = given.weights if given.weights in held else None
+    if weights is not None and given.typed:  # some may be of another form, which the graph has not kept
+        found = {one for one in data.edge_types if weights in data[one]}
+        weights = weights if found == given.with_weights else None
     return replace(
         given,
         names=held | made,
         held=held,
         refused={},
-        weights=given.weights if given.weights in held else None,
+        weights=weights,
         data_class=type(data),
     )
 
@@ -352,9 +367,14 @@ def target_of(value: Any) -> str:
     return str(value.target) if isinstance(value, fx.Node) and value.op == "placeholder" else ""
 
 
-def edges_target(relation: Relation) -> str:
-    """Return the target of the placeholder of a relation's edges."""
-    return f"edges {relation.number}"
+def target_along(what: str, relation: Relation | None) -> str:
+    """Return the target of the placeholder of a relation's edges, weights or features, or of all edges'."""
+    return what if relation is None else f"{what} {relation.number}"
+
+
+def is_edge_attr(value: Any) -> bool:
+    """Return whether an argument is the placeholder of the features of all edges, or of a relation's."""
+    return target_of(value).partition(" ")[0] == EDGE_ATTR
 
 
 def ids_target(one: NodeType) -> str:
@@ -369,8 +389,15 @@ def targets_of(given: Given) -> dict[str, str | dict[Any, str]]:
     if given.typed:
         targets = {
             X: {one.name: one.input for one in given.node_types if one.channels},
-            edges: {one.edge_type: edges_target(one) for one in given.relations},
+            edges: {one.edge_type: target_along(EDGES_TARGET, one) for one in given.relations},
         }
+        numbers: dict[str, dict[Any, str]] = {}
+        for one in given.relations if given.matrix is None else ():
+            if one.edge_type in given.with_weights and given.weights is not None:
+                numbers.setdefault(given.weights, {})[one.edge_type] = target_along(WEIGHTS_TARGET, one)
+            elif one.edge_type in given.channels:
+                numbers.setdefault(EDGE_ATTR, {})[one.edge_type] = target_along(EDGE_ATTR, one)
+        targets |= numbers
         if given.graph is not None:
             targets[N_ID] = {one.name: ids_target(one) for one in given.node_types}
         return targets
@@ -399,10 +426,14 @@ def edges_of(
     """
     assert reader.edges is not None
     edges, matrix = bound.pop(reader.edges, None), given.matrix
-    sparse = matrix is not None
-    if given.typed:
-        return _edges_of_relation(name, reader, edges, given, layer)
-    if target_of(edges) != EDGES_TARGET:
+    sparse, relation = matrix is not None, relation_of(edges, given) if given.typed else None
+    if given.typed and relation is None:
+        what = "it takes other edges than those of one relation as they are"
+        raise NotLoweredError(name, what, "a list of edge_index_dict")
+    if relation is not None and not reader.relates:
+        what = "layers of its class have no lowered form over one relation"
+        raise NotLoweredError(name, what, "SAGEConv, GraphConv or GATConv")
+    if relation is None and target_of(edges) != EDGES_TARGET:
         raise NotLoweredError(name, "it takes other edges than the model's own edge_index")
     if EDGE_TYPE in reader.takes:
         if target_of(bound.pop(EDGE_TYPE, None)) != EDGE_TYPE or sparse:
@@ -410,17 +441,21 @@ def edges_of(
             raise NotLoweredError(name, what, "edge_type, a vector of integers, beside edge_index")
         return Edges(graph=given.graph, relations=given.relations)
     weights, attr = bound.pop("edge_weight", None), bound.pop(EDGE_ATTR, None)
-    if weights is not None and target_of(weights) != WEIGHTS_TARGET:
+    if weights is not None and target_of(weights) != target_along(WEIGHTS_TARGET, relation):
         raise NotLoweredError(name, "it takes other weights than the graph's")
-    encoder = mapped.linear if isinstance(mapped, MappedEdges) and reader.encodes else None
-    if attr is not None and encoder is None and (target_of(attr) != EDGE_ATTR or sparse):
+    of_edges = target_along(EDGE_ATTR, relation)
+    is_mapped = isinstance(mapped, MappedEdges) and mapped.target == of_edges and reader.encodes
+    encoder = mapped.linear if is_mapped else None
+    if attr is not None and encoder is None and (target_of(attr) != of_edges or sparse):
         what = "its edge features are not the graph's own as they are"
         raise NotLoweredError(name, what, "edge_attr, a matrix of floats, beside edge_index")
     if matrix is None:
-        channels = None if attr is None else given.edge_channels
-        return Edges(weighted=weights is not None, channels=channels, encoder=encoder, graph=given.graph)
-    _check_matrix(name, given, layer)
-    return Edges(weighted=given.weighted, sparse=True, graph=given.graph)
+        channels = None if attr is None else given.channels_of(relation)
+        found = Edges(weighted=weights is not None, channels=channels, encoder=encoder, relation=relation)
+    else:
+        _check_matrix(name, given, layer)
+        found = Edges(weighted=given.weighted, sparse=True, relation=relation)
+    return found if given.typed else replace(found, graph=given.graph)
 
 
 def _check_matrix(name: str, given: Given, layer: Any) -> None:
@@ -435,20 +470,8 @@ def _check_matrix(name: str, given: Given, layer: Any) -> None:
 
 def relation_of(edges: Any, given: Given) -> Relation | None:
     """Return the relation whose edges an argument is, as they are; None if it is anything else."""
-    return next((one for one in given.relations if edges_target(one) == target_of(edges)), None)
-
-
-def _edges_of_relation(name: str, reader: Reader, edges: Any, given: Given, layer: Any) -> Edges:
-    relation = relation_of(edges, given)
-    if relation is None:
-        what = "it takes other edges than those of one relation as they are"
-        raise NotLoweredError(name, what, "a list of edge_index_dict")
-    if not reader.relates:
-        what = "layers of its class have no lowered form over one relation"
-        raise NotLoweredError(name, what, "SAGEConv, GraphConv or GATConv")
-    _check_matrix(name, given, layer)
-    is_matrix = given.matrix is not None
-    return Edges(relation=relation, weighted=is_matrix and given.weighted, sparse=is_matrix)
+    target = target_of(edges)
+    return next((one for one in given.relations if target_along(EDGES_TARGET, one) == target), None)
 
 
 def check_ends(call: LayerCall, reader: Reader, given: Given) -> None:

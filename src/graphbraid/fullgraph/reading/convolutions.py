@@ -155,6 +155,7 @@ def _sage(call: LayerCall) -> str:
     buffers=("eps",),
     optional=("eps",),
     takes=("x", "edge_index", "size"),
+    relates=True,
     weights=False,
 )
 @reads(
@@ -163,14 +164,16 @@ def _sage(call: LayerCall) -> str:
     takes=("x", "csc"),
 )
 def _gin(call: LayerCall) -> str:
-    conv, writer, x = call.layer, call.writer, call.x
-    loops, bias = loop_scale(call), None
+    conv, writer, x, own = call.layer, call.writer, call.x, call.own
+    adjacency = ir.AdjacencyMatrix(kind="sum", loop_scale=loop_scale(call), relation=call.edges.relation)
+    bias = None
     layers = list(conv.nn.named_children()) if type(conv.nn) is nn.Sequential else [("", conv.nn)]
     if layers and (first := as_linear(f"{call.name}.nn", layers[0][1])) is not None:
         layers.pop(0)  # W (A x) = A (W x): lowering chooses the order
-        x, bias = writer.add(ir.Linear, x, weight=first.weight), first.bias
-    out = writer.add(ir.Aggregate, x, adjacency=ir.AdjacencyMatrix(kind="sum", loop_scale=loops))
-    out = writer.epilogue(plus_scaled(call, x, out), bias=bias)
+        rows, bias = writer.add(ir.Linear, x, weight=first.weight), first.bias
+        x, own = rows, rows if own == x else writer.add(ir.Linear, own, weight=first.weight)
+    out = plus_scaled(call, own, writer.add(ir.Aggregate, x, adjacency=adjacency))
+    out = writer.epilogue(out, bias=bias)
     for key, layer in layers:
         out = rowwise(writer, f"{call.name}.nn.{key}".rstrip("."), layer, out)
     return out
@@ -183,6 +186,7 @@ def _gin(call: LayerCall) -> str:
     buffers=("eps",),
     optional=("eps",),
     takes=("x", "edge_index", "edge_attr", "size"),
+    relates=True,
     encodes=True,
 )
 def _gine(call: LayerCall) -> str:
@@ -203,8 +207,9 @@ def _gine(call: LayerCall) -> str:
         weight=None if linear is None else linear.weight,
         bias=None if linear is None else linear.bias,
         loop_scale=loop_scale(call),
+        relation=call.edges.relation,
     )
-    return rowwise(writer, f"{call.name}.nn", conv.nn, plus_scaled(call, call.x, out))
+    return rowwise(writer, f"{call.name}.nn", conv.nn, plus_scaled(call, call.own, out))
 
 
 # ---- models of graphbraid.nn: alone, with the graph's own weights, or inside a user's model
@@ -375,7 +380,7 @@ def _two_rows(call: LayerCall) -> list[str]:
 def _gatv2(call: LayerCall) -> str:
     conv, channels, lin_edge = call.layer, call.edges.channels, call.layer._modules.get("lin_edge")
     are_mapped = type(lin_edge) is nn.Identity and channels == conv.heads * conv.out_channels
-    if are_mapped and not conv.add_self_loops and not call.several:
+    if are_mapped and not (conv.add_self_loops or call.several or call.edges.relation):
         return _gatv2_of_mapped(call)
     if channels is not None and lin_edge is None:
         raise call.refuse("gets edge_attr without edge_dim, which PyG refuses", "edge_dim=, or no edge_attr")

@@ -15,7 +15,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from operator import is_, itemgetter
 from typing import Any, ClassVar, Literal
@@ -43,6 +43,7 @@ from graphbraid.fullgraph.reading.matrices import NO_LIST, MatrixKind, entries_i
 from graphbraid.fullgraph.reading.message_trial import MessageCalls, show_row_by_row, traced_message
 from graphbraid.fullgraph.reading.reader import Writer, reader_of
 from graphbraid.fullgraph.reading.trace_context import MATRICES, recorded_functions, writes
+from graphbraid.graph.types import Relation
 from graphbraid.ops.message_reductions import SeveralReductions
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import MessageReduction, as_learned
@@ -52,6 +53,8 @@ _UNCHANGED = ("_collect", "_lift", "_index_select", "_set_size", "_check_input",
 """Methods that ``propagate`` and ``edge_updater`` call. A layer must not replace them."""
 _IDS, _COUNTS = ("index", "edge_index_i"), ("size_i", "dim_size")
 """Parameters that receive the destination of each edge, and the number of destinations."""
+OTHERS = "others"
+"""Key of a recorded call's ``meta``: by parameter that reads one of a pair of rows, the other one."""
 _SPECIAL = ("edge_index", "adj_t", "edge_index_j", "size", "size_j")
 """Parameters of a message that PyG fills from the edges as a whole."""
 
@@ -203,7 +206,8 @@ def _record(
     method, of_message, sources = _message_of(name, layer, edge_index, given)
     aggregate = {} if aggr else dict(list(inspect.signature(layer.aggregate).parameters.items())[1:])
     read, special = _values_read(name, of_message | aggregate, given, sources)
-    rows = [_other_rows(key, sources.get(key, given), read) for key in read]
+    others = ((key, _other_rows(key, sources.get(key, given), read)) for key in read)
+    rows = {key: one.node for key, one in others if one is not None}
     taken = {key: value for key, value in (read | special).items() if key in of_message}
     make_proxy: Any = type(edge_index)  # a message takes it for the tensor that it stands for
     traced = traced_message(name, layer, taken, frozenset(special), make_proxy, method=method)
@@ -222,7 +226,7 @@ def _record(
         **vars(traced),
     )
     out = edge_index.tracer.create_proxy("call_function", target, (along,), read)
-    out.node.meta[MATRICES] = [one.node for one in rows if one is not None]
+    out.node.meta[MATRICES], out.node.meta[OTHERS] = [*rows.values()], rows
     # The dimensions of a row are known when the message is read: give_shape writes them into this view.
     out = out.view(-1, 0)
     return _updated(name, layer, out, given)
@@ -439,6 +443,7 @@ def read_messages(
     edges: ir.ComputedEdges | None = None,
     encoders: Mapping[str, Any] | None = None,
     learns_edges: bool = False,
+    relation: Relation | None = None,
 ) -> tuple[str, tuple[int, ...]]:
     """Append the messages of a recorded call of ``propagate``.
 
@@ -452,6 +457,7 @@ def read_messages(
         edges: the edges that the messages run along; None for the graph's own.
         encoders: by parameter that gets edge features, the linear map that they have passed before.
         learns_edges: whether the weights of edges may require a gradient, which no aggregation gives them.
+        relation: the relation whose edges they are, in a graph with types.
 
     Returns:
         The name of the value, and the shape of a row of the layer's own result.
@@ -466,11 +472,9 @@ def read_messages(
         what = f"its message has {len(found.shape) + 1} dimensions, and node_dim={of.layer.node_dim}"
         raise of.refuse(what, "a matrix with a row per edge")
     reduction, ties = of.reduced()
-    # All node rows come from one level, so that an operation that reads several reads the same nodes.
-    if not (values := [value for value in rows.values() if isinstance(value, str)]):
+    if not any(isinstance(value, str) for value in rows.values()):
         raise of.refuse("its message reads no node rows", "a message of x_j or x_i")
-    at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
-    rows = {key: at_level.get(value, value) for key, value in rows.items()}
+    rows = _on_levels(writer, rows, relation)
     calls: dict[str, Any] = {"layer": of.layer, "graph": of.graph, "tensors": of.tensors}
     traced = TracedMessage(rows=rows, shapes=shapes, shape=found.shape, **calls)
     message = with_maps_moved(traced, of, writer, takes_last=reduction in ("sum", "mean"))
@@ -511,6 +515,7 @@ def read_messages(
     plain = plain_sum(fused.steps, reads, shapes, edges, reduction, dtype=of.dtype)
     if plain is not None and not learns_edges and message.after is None:
         matrix, source = plain
+        matrix = replace(matrix, relation=relation)
         return writer.add(ir.Aggregate, values[source], adjacency=matrix), () if of.is_vector else shape
     ids, counts = (tuple(k for k, what in of.special.items() if what == which) for which in ("ids", "counts"))
     out = writer.add(
@@ -530,6 +535,7 @@ def read_messages(
         edge_width=math.prod(message.shape),
         several=several if fused.steps else None,
         edges=edges,
+        relation=relation,
         by_destination=of.aggr is None or found.by_destination,
         ids=ids,
         counts=counts,
@@ -543,9 +549,24 @@ def read_messages(
         shape = (last.shape[0],)
         out = writer.add(ir.Linear, out, weight=last.weight, view=ir.View(turned=last.turned))
         if last.bias is not None:
-            bias = _reduced_bias(writer, of.layer, last.bias, values[0], reduction, edges=edges)
+            along: dict[str, Any] = {"edges": edges, "relation": relation}
+            bias = _reduced_bias(writer, of.layer, last.bias, values[0], reduction, **along)
             out = writer.sum(out, bias)
     return out, () if of.is_vector else shape
+
+
+def _on_levels(writer: Writer, rows: dict[str, Any], relation: Relation | None) -> dict[str, Any]:
+    """Bring node rows to one level, so that an operation that reads several reads the same nodes.
+
+    Between two types, destinations have no rows among the sources', and have those of the next level.
+    """
+    values = [value for value in rows.values() if isinstance(value, str)]
+    at_level: dict[Any, Any] = dict(zip(values, writer.on_one_level(*values), strict=True))
+    rows = {key: at_level.get(value, value) for key, value in rows.items()}
+    if relation is not None and relation.source != relation.destination:
+        own = [key for key in rows if key.endswith("_i") and isinstance(rows[key], str)]
+        rows |= {key: writer.add(ir.DestinationRows, rows[key]) for key in own}
+    return rows
 
 
 def _reads(rows: Mapping[str, Any], values: Sequence[str]) -> list[tuple[str, ir.ReadRows, int]]:
@@ -572,27 +593,29 @@ def _reduced_bias(
     reduction: MessageReduction,
     *,
     edges: ir.ComputedEdges | None,
+    relation: Relation | None,
 ) -> str:
     """Append the sum or mean of messages that are all a bias, for the destinations of edges from ``rows``."""
     width = bias.numel()
     graph = fx.Graph()
-    row, added = graph.placeholder("row_i"), graph.get_attr("bias")
+    row, added = graph.placeholder("row_j"), graph.get_attr("bias")
     graph.output(graph.call_method("expand", (added, graph.call_method("size", (row, 0)), -1)))
     return writer.add(
         ir.Messages,
         rows,
         layer=layer,
         calls=fx.GraphModule({"bias": bias}, graph),
-        reads=(("row_i", ir.ReadRows.DESTINATION, 0),),
+        reads=(("row_j", ir.ReadRows.SOURCE, 0),),
         shapes=((writer.width(rows),),),
         constants=(),
-        takes=(("row_i",), ()),
+        takes=(("row_j",), ()),
         used=(bias,),
         reduction=reduction,
         ties="shared",
         width_out=width,
         edge_width=width,
         edges=edges,
+        relation=relation,
         steps=(MessageStep(MessageOp.PARAMETER),),
     )
 

@@ -252,9 +252,11 @@ class Column:
 
 @dataclass(frozen=True)
 class MappedEdges:
-    """The graph's edge features, mapped by a linear layer."""
+    """The features of edges, mapped by a linear layer."""
 
     linear: Any
+    target: str
+    """Target of the placeholder of the features."""
 
 
 class NumRows:

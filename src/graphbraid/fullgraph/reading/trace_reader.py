@@ -27,7 +27,9 @@ from graphbraid.fullgraph.reading.calling import (
     check_ends,
     edges_of,
     ids_target,
+    is_edge_attr,
     relation_of,
+    target_along,
     target_of,
 )
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
@@ -35,6 +37,7 @@ from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
 from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.matrices import own_part, product_of, weighted_entries
 from graphbraid.fullgraph.reading.messages import (
+    OTHERS,
     Propagation,
     give_shape,
     is_traced_layer,
@@ -65,6 +68,7 @@ from graphbraid.fullgraph.reading.relational import read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
 from graphbraid.fullgraph.reading.trace_context import MATRICES, writes
 from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
+from graphbraid.graph.types import Relation
 
 
 def read_traced(
@@ -270,7 +274,7 @@ class _TraceReader:
         compares_sizes = all(getattr(one, "target", "") == "size" for one in node.args)
         if compares_sizes:  # heads of node rows have as many rows as these
             others = {one for one in others if not isinstance(self._others.get(one), Heads)}
-        if any(target_of(one) != EDGE_ATTR for one in others):
+        if not all(map(is_edge_attr, others)):
             what = f"it goes by sizes of {', '.join(map(str, others))}, which is no matrix of node rows"
             why = ir.NotLoweredError(str(node), what, code="reads-values")
             raise why if self._islands is None else self._kept_whole(node, why)
@@ -417,9 +421,9 @@ class _TraceReader:
         ids = self._ids.get(target_of(only))
         if type(module) is nn.Embedding and ids is not None and (graph := self._given.graph) is not None:
             return learned_rows(self._writer, name, module, ids, graph.nodes_of(ids.name).num_nodes)
-        of_edges = target_of(only) == EDGE_ATTR and self._matrix is None
+        of_edges = is_edge_attr(only) and self._given.matrix is None
         if of_edges and (linear := as_linear(name, module)) is not None:
-            return MappedEdges(linear)
+            return MappedEdges(linear, target_of(only))
         if only in self._values and (run := run_by_torch(self._writer, name, module, self._values[only])):
             return run
         reader = checked_reader(name, module)
@@ -469,9 +473,13 @@ class _TraceReader:
     def _messages(self, node: fx.Node, of: Propagation) -> str:
         """Read a call of a layer's ``propagate``."""
         along: Any = node.args[0]
-        own_edges = self._part_of_graph(along) == EDGES_TARGET
-        if self._typed or not (own_edges or along in self._edge_calls):
+        relation = relation_of(along, self._given) if self._typed else None
+        own_edges = self._part_of_graph(along) == target_along(EDGES_TARGET, relation)
+        if not (own_edges or along in self._edge_calls) or (self._typed and self._given.matrix is not None):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
+        self._check_ends(node, of, relation)
+        weights, features = (target_along(what, relation) for what in (WEIGHTS_TARGET, EDGE_ATTR))
+        channels = self._given.channels_of(relation)
         rows: dict[str, str | ir.ReadRows | int] = {}
         computed: dict[str, fx.Node] = {}
         encoders: dict[str, Any] = {}
@@ -486,15 +494,15 @@ class _TraceReader:
             mapped = self._others.get(given)
             if by_node and given in self._values:
                 rows[key], shapes[key] = self._values[given], self._shape_of(given)
-            elif not by_node and target == WEIGHTS_TARGET and own_edges:
+            elif not by_node and target == weights and own_edges:
                 rows[key], shapes[key] = ir.ReadRows.WEIGHT, ()
-            elif not by_node and (given in self._edge_calls or target == WEIGHTS_TARGET):
+            elif not by_node and (given in self._edge_calls or target == weights):
                 rows[key], computed[key] = len(computed), given
-            elif not by_node and own_edges and isinstance(mapped, MappedEdges):
+            elif own_edges and not by_node and isinstance(mapped, MappedEdges) and mapped.target == features:
                 encoders[key] = mapped.linear
                 rows[key], shapes[key] = ir.ReadRows.FEATURES, (int(mapped.linear.weight.shape[0]),)
-            elif not by_node and own_edges and target == EDGE_ATTR and self._given.edge_channels:
-                rows[key], shapes[key] = ir.ReadRows.FEATURES, (self._given.edge_channels,)
+            elif not by_node and own_edges and target == features and channels:
+                rows[key], shapes[key] = ir.ReadRows.FEATURES, (channels,)
             else:
                 what = f"its message's {key!r} is neither rows of nodes nor the graph's own of edges"
                 raise of.refuse(what, "x_j, x_i, edge_attr or edge_weight")
@@ -502,9 +510,26 @@ class _TraceReader:
         if computed or not own_edges:
             edges, of_values = self._edge_calls.computed(of.name, along, tuple(computed.values()))
             shapes |= dict(zip(computed, of_values, strict=True))
-        out, shape = read_messages(self._writer, of, rows, constants, shapes, edges=edges, encoders=encoders)
+        how: dict[str, Any] = {"edges": edges, "encoders": encoders, "relation": relation}
+        out, shape = read_messages(self._writer, of, rows, constants, shapes, **how)
         give_shape(node, shape)
         return out
+
+    def _check_ends(self, node: fx.Node, of: Propagation, relation: Relation | None) -> None:
+        """Refuse messages whose rows are not those that a relation's edges lead from and to."""
+        if relation is None:
+            return
+        others: Mapping[str, fx.Node] = node.meta[OTHERS]
+        read = {key: one for key, one in node.kwargs.items() if key[-2:] in ("_i", "_j")}
+        is_end = [(key.endswith("_i"), one) for key, one in read.items() if isinstance(one, fx.Node)]
+        is_end += [(key.endswith("_j"), one) for key, one in others.items()]
+        ends = {(is_own, self._writer.node_type(self._value(of.name, one))) for is_own, one in is_end}
+        known = {(False, relation.source), (True, relation.destination)}
+        # Without rows of the destinations, PyG makes as many as there are sources.
+        is_known = relation.source == relation.destination or (True, relation.destination) in ends
+        if not (ends <= known and is_known):
+            what = "it takes other rows than those of the relation's two types"
+            raise of.refuse(what, "propagate(edge_index, x=(x_source, x_destination))")
 
     def _part_of_graph(self, value: Any) -> str:
         """Return the target of a value of the graph's edges as it is; of a matrix, they are its entries."""
@@ -627,7 +652,7 @@ class _TraceReader:
         seen = self._seen(argument)
         if isinstance(seen, NodeRows):
             return seen.value
-        if target_of(argument) == EDGE_ATTR or isinstance(seen, MappedEdges):
+        if is_edge_attr(argument) or isinstance(seen, MappedEdges):
             raise ir.NotLoweredError(
                 name,
                 "it maps edge features, which layers read as the graph has them",

@@ -36,7 +36,7 @@ from graphbraid.fullgraph.reading.calling import (
     CallValues,
     Given,
     X,
-    edges_target,
+    target_along,
     target_of,
     targets_of,
 )
@@ -176,7 +176,7 @@ class _Root(nn.Module):
         self.model = model
         self._calling, self._given, self._targets = calling, given, targets_of(given)
         edges = given.classes.get(EDGES, Tensor) if given.matrix is None else given.matrix.kind
-        places = (EDGES_TARGET, *map(edges_target, given.relations))
+        places = (EDGES_TARGET, *(target_along(EDGES_TARGET, one) for one in given.relations))
         self.tracer = _Tracer({**given.classes, **dict.fromkeys(places, edges)}, whole, given)
         self._made: dict[str, fx.Proxy] = {}
 
@@ -270,8 +270,7 @@ class _Tracer(fx.Tracer):
             classes: the classes of placeholders, by their names; others are plain tensors.
             whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
                 added. If None, its exception is raised.
-            given: the arguments that are available. On a graph with types, layers without a reader have no
-                form.
+            given: the arguments that are available.
         """
         super().__init__()
         self._is_typed = given.typed
@@ -296,7 +295,7 @@ class _Tracer(fx.Tracer):
         if self._whole is not None and (module_qualified_name in self._whole or _is_pyg_part(m)):
             return True
         if is_message_passing(m):
-            return self._is_typed or not is_traced_layer(m)
+            return not is_traced_layer(m)
         return reader_of(type(m)) is not None or super().is_leaf_module(m, module_qualified_name)
 
     def to_bool(self, obj: fx.Proxy) -> bool:

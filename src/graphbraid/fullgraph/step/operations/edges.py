@@ -190,7 +190,7 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
             for end in (ir.ReadRows.SOURCE, ir.ReadRows.DESTINATION)
         ]
         """Numbers of the inputs whose rows are read of the sources, and of the destinations."""
-        csc, self._computed = plan.blocks[self._level].of(None).csc, tuple[Tensor, ...]()
+        csc, self._computed = plan.blocks[self._level].of(op.relation).csc, tuple[Tensor, ...]()
         if op.edges is not None:
             block = plan.request.blocks[self._level].of(None)
             csc, self._computed = computed_between(op.edges, plan.request.whole_edges(None), block)
@@ -291,10 +291,9 @@ class PlannedMessages(PlannedOperation[ir.Messages]):
     @cached_property
     def _weights(self) -> Tensor:
         """The weights of the level's edges."""
-        whole = self.plan.request.whole_edges(None)
-        found = (
-            self.plan.request.blocks[self._level].of(None).bind(Aggregation(csc=whole, weight=whole.weight))
-        )
+        request, relation = self.plan.request, self.op.relation
+        whole = request.whole_edges(relation)
+        found = request.blocks[self._level].of(relation).bind(Aggregation(csc=whole, weight=whole.weight))
         weight, copies = found.weight, self.plan.copies
         assert weight is not None
         weight = weight.detach().to(torch.float32)
