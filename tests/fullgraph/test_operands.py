@@ -15,6 +15,7 @@ from tests.fullgraph.matrix.cases_operands import Buffered, mixed
 from tests.fullgraph.matrix.compare import LOWERED, engine_of, verdict
 from tests.fullgraph.matrix.graphs import CHANNELS, CLASSES, data_of
 from tests.fullgraph.matrix.models import calls
+from torch_geometric.nn import MessagePassing
 
 
 def assert_as_written(engine, model, data):
@@ -110,3 +111,53 @@ def test_a_product_of_rows_and_a_parameter_is_a_linear_map(product):
     engine().square().sum().backward()
     twin(data.x, data.edge_index)[data.train_mask].square().sum().backward()
     torch.testing.assert_close(model.weight.grad, twin.weight.grad, rtol=1e-4, atol=1e-5)
+
+
+class BufferedEps(MessagePassing):
+    """GIN's layer as it may be copied: its epsilon is a buffer."""
+
+    def __init__(self, shape, dtype):
+        super().__init__(aggr="add")
+        self.register_buffer("eps", torch.full(shape, 0.3, dtype=dtype))
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x) + (1 + self.eps) * x
+
+
+def two_of_eps(self, x, edge_index):
+    return self.last(self.second(self.first(x, edge_index).relu(), edge_index))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_number_computed_of_a_buffer_is_a_factor_that_is_followed(shape, dtype):
+    data = data_of("untidy")
+    layers = [BufferedEps(shape, dtype) for _ in range(2)]
+    model = module_of(two_of_eps, first=layers[0], second=layers[1], last=nn.Linear(CHANNELS, CLASSES))
+    promotes = dtype == torch.float64 and len(shape) > 0
+    if promotes or len(shape) > 2:  # the result would be of another dtype or rank
+        assert verdict(engine_of(model, data)) != LOWERED
+        return
+    engine = engine_of(model, data)
+    assert_as_written(engine, model, data)
+    model.first.eps.fill_(-2.0)
+    assert_as_written(engine, model, data)
+    model.second.eps.data.fill_(4.0)  # without a new version
+    assert_as_written(engine, model, data)
+    assert verdict(engine) == LOWERED
+
+
+def changed_between(self, x, edge_index):
+    factor = 1 + self.own
+    first = x * factor
+    factor += 1
+    return self.layer(first + x * factor, edge_index)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs? as (it is|they are) written")
+def test_a_number_that_the_forward_writes_over_is_no_factor():
+    data, model = data_of("untidy"), module_of(changed_between, layer=GCN(CHANNELS, CLASSES))
+    model.register_buffer("own", torch.tensor([0.3]))
+    engine = engine_of(model, data)
+    assert_as_written(engine, model, data)
+    assert verdict(engine) != LOWERED

@@ -134,6 +134,10 @@ class OwnSage(SAGEConv):
         return x_j * 2
 
 
+class Several(SAGEConv):
+    """A class of its own: PyG writes one ``propagate`` for a class, by the aggregation of its first layer."""
+
+
 def gine(_, i, o, **options):
     return GINEConv(mlp(i, o), edge_dim=NUM_FEATURES, **options)
 
@@ -167,7 +171,7 @@ PLAIN = {
     "GINConv learned eps": lambda _, i, o: GINConv(mlp(i, o), eps=0.3, train_eps=True),
     "EdgeConv": lambda _, i, o: EdgeConv(mlp(2 * i, o)),
     "FiLMConv": lambda _, i, o: FiLMConv((i, i), o),
-    "SAGEConv of several": lambda _, i, o: SAGEConv((i, i), o, aggr=["mean", "std"]),
+    "SAGEConv of several": lambda _, i, o: Several((i, i), o, aggr=["mean", "std"]),
     "a subclass": lambda _, i, o: OwnSage((i, i), o),
 }
 MODELS = {f"{name}, weights": (Weighted, make) for name, make in WEIGHTED.items()}

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading import (  # readers enter themselves when they are imported
@@ -382,7 +382,7 @@ class _TraceReader:
         else:
             self._others[node] = made
 
-    def _own_tensor(self, node: fx.Node) -> str | ir.SmallTensor:
+    def _own_tensor(self, node: fx.Node) -> str | float | ir.SmallTensor:
         """Read a tensor of the model's own: a learned row for each node, or a few numbers."""
         name, tensor = str(node.target).removeprefix("model."), self._trace.attribute(str(node.target))
         if isinstance(tensor, nn.Parameter):
@@ -392,6 +392,10 @@ class _TraceReader:
             if by_node and not self._typed:
                 return self._writer.add(ir.Learned, ir.INPUT, table=tensor)
         elif not self._is_of_buffer(tensor):
+            of_model = next((p.dtype for p in self._trace.root.parameters()), torch.float32)
+            keeps_dtype = tensor.ndim == 0 or tensor.dtype in (torch.float32, of_model)
+            if name.startswith("_tensor_constant") and keeps_dtype and _is_number(tensor):
+                return float(tensor)  # as 1 + eps: the model is read again when the buffer has changed
             raise ir.NotLoweredError(
                 name, "a tensor of the model's own takes part in its forward", "a parameter or a buffer"
             )
@@ -682,6 +686,12 @@ class _TraceReader:
 def _function_reader(node: fx.Node) -> FunctionReader | None:
     target: Any = node.target
     return METHODS.get(target) if node.op == "call_method" else FUNCTIONS.get(target)
+
+
+def _is_number(tensor: Tensor) -> bool:
+    """Return whether a tensor that the forward made is one number, which it has not written over since."""
+    is_one = tensor.numel() == 1 and tensor.ndim <= 2 and tensor.is_floating_point()
+    return is_one and not (tensor.requires_grad or tensor.is_inference()) and tensor._version == 0
 
 
 _KNOWN = "a call of docs/lowered_models.md"

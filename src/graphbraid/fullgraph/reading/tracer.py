@@ -142,6 +142,7 @@ def traced(
         return traced(model, calling, given, whole=whole, assumes=False)
     except Exception as error:  # whatever a user's forward may raise under tracing
         raise _why_not_traced(type(model).__name__, error) from error
+    root.tracer.check_constants()
     if _calls(again) != _calls(graph):
         raise NotLoweredError(
             type(model).__name__, "its forward is another without gradients", "a forward that does not ask"
@@ -285,6 +286,8 @@ class _Tracer(fx.Tracer):
             self._small = None if self._matrix is None else self._matrix.small()
         self._small_state = None if self._matrix is None else self._matrix.state_of(self._small)
         self._may_write = False
+        self._read: list[tuple[Tensor, int]] = []
+        """The tensors that are no results of calls, and their versions when a call read them."""
 
     def getattr(self, attr: str, attr_val: Any, parameter_proxy_cache: dict[str, Any]) -> Any:
         if threading.get_ident() != self.thread:
@@ -482,7 +485,15 @@ class _Tracer(fx.Tracer):
         return run_call(argument.target, args, kwargs)
 
     def create_arg(self, a: Any) -> Any:
+        if issubclass(type(a), Tensor) and not a.is_inference():  # a proxy says that it is one
+            self._read.append((a, a._version))
         return super().create_arg(python_value(a))
+
+    def check_constants(self) -> None:
+        """Refuse a forward that writes over a tensor of its own after a call has read it."""
+        if any(one._version != version for one, version in self._read):
+            what = "it writes over a tensor that an earlier call has read"
+            raise NotLoweredError("forward", what, "operations that are not in place", code="in-place")
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         if self._gradients and (not torch.is_grad_enabled() or torch.is_inference_mode_enabled()):
