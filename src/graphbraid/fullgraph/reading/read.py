@@ -146,7 +146,10 @@ def _reached(ops: list[ir.Operation], out: str) -> tuple[ir.Operation, ...]:
     for op in (op for op in reversed(ops) if op.out not in values):
         if isinstance(op, ir.Break) and op.is_graph_break:
             raise ir.NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
-        if isinstance(op, ir.Break | ir.Normalise) and op.couples_rows:
+        is_moving = not isinstance(op, ir.Break) or any(
+            True for call in op.calls if isinstance(call.target, nn.Module) for _ in call.target.buffers()
+        )
+        if isinstance(op, ir.Break | ir.Normalise) and op.couples_rows and is_moving:
             raise ir.NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
     return kept
 

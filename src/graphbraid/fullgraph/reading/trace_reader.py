@@ -34,6 +34,7 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
+from graphbraid.fullgraph.reading.han import RelationWeights, attention_of_relation, is_han, read_weights
 from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.matrices import own_part, product_of, weighted_entries
 from graphbraid.fullgraph.reading.messages import (
@@ -362,6 +363,9 @@ class _TraceReader:
             self._keep(node, self._module(node))
         elif isinstance(node.target, Propagation):
             self._values[node] = self._messages(node, node.target)
+        elif isinstance(of := node.target, RelationWeights):
+            rows = [self._value(of.__name__, one) for one in node.args]
+            self._others[node] = read_weights(self._writer, of, rows)
         elif (product := self._product(node)) is not None:
             self._values[node] = product
         elif (
@@ -482,6 +486,8 @@ class _TraceReader:
         if not (own_edges or along in self._edge_calls) or (self._typed and self._given.matrix is not None):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
         self._check_ends(node, of, relation)
+        if relation is not None and is_han(of.layer):
+            return self._attention_of_han(node, of, relation)
         weights, features = (target_along(what, relation) for what in (WEIGHTS_TARGET, EDGE_ATTR))
         channels = self._given.channels_of(relation)
         rows: dict[str, str | ir.ReadRows | int] = {}
@@ -517,6 +523,22 @@ class _TraceReader:
         how: dict[str, Any] = {"edges": edges, "encoders": encoders, "relation": relation}
         out, shape = read_messages(self._writer, of, rows, constants, shapes, **how)
         give_shape(node, shape)
+        return out
+
+    def _attention_of_han(self, node: fx.Node, of: Propagation, relation: Relation) -> str:
+        """Read a relation's messages of PyG's ``HANConv``: an attention whose logits are products of rows."""
+        vectors, values = list[nn.Parameter](), list[str]()
+        for key in ("alpha_j", "alpha_i"):
+            products: Any = node.kwargs[key]
+            for _ in range(2):  # made a matrix, which is the sum by head of these
+                products = products.args[0]
+            heads, vector = products.args
+            values.append(self._others[heads].value)
+            vectors.append(self._trace.attribute(str(vector.target)))
+            check_parameter(of.name, str(vector.target), vectors[-1])
+        x, own = self._writer.on_one_level(*values)
+        out = attention_of_relation(self._writer, of.layer, (x, own), (vectors[0], vectors[1]), relation)
+        give_shape(node, (self._writer.width(out),))
         return out
 
     def _check_ends(self, node: fx.Node, of: Propagation, relation: Relation | None) -> None:

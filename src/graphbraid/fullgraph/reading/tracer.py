@@ -41,6 +41,7 @@ from graphbraid.fullgraph.reading.calling import (
     targets_of,
 )
 from graphbraid.fullgraph.reading.exact import check, python_value
+from graphbraid.fullgraph.reading.han import is_han, recorded_weights
 from graphbraid.fullgraph.reading.messages import (
     Propagation,
     is_message_passing,
@@ -120,6 +121,7 @@ def traced(
             restore_after_trace(model, reached),
             as_tensors(reached.functions),
             recorded_propagations(model, reached.functions),
+            recorded_weights(model),
             kept_functions(reached.functions),
         ):
             root = _Root(model, calling, given, whole)
@@ -327,7 +329,7 @@ class _Tracer(fx.Tracer):
         if threading.get_ident() != self.thread:
             return forward(*args, **kwargs)
         by_type = any(isinstance(value, dict) for value in (*args, *kwargs.values()))
-        if by_type and is_message_passing(m):
+        if by_type and is_message_passing(m) and not is_han(m):
             name = self.path_of_module(m).removeprefix("model.")
             if not is_hgt(m):  # its result may be a dict, which a trace cannot look into
                 raise no_reader(name, m)
