@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -82,6 +82,9 @@ def keeps_logits(csc: Csc, heads: int, itemsize: int) -> bool:
     return not csc.is_own_reverse and csc.num_edges * heads * itemsize <= _KEPT_BYTES
 
 
+_NO_EDGES: Mapping[str, Tensor] = {}
+
+
 def dot_backward(
     csc: Csc,
     given: tuple[Any, ...],
@@ -90,6 +93,7 @@ def dot_backward(
     to: tuple[Tensor | None, Tensor | None, Tensor | None],
     *,
     adds: bool,
+    edges: Mapping[str, Tensor] = _NO_EDGES,
 ) -> None:
     """Compute the gradients of dot-product attention.
 
@@ -103,14 +107,18 @@ def dot_backward(
         grad: gradient of the result.
         to: gradients of values, keys and queries; None where one is not wanted.
         adds: whether to add to these, and not to write them.
+        edges: features of edges, their map, its gradient and what forward kept of them, as the kernels name
+            them.
     """
-    shape, more = (csc.num_edges, results[1].shape[1]), dict[str, Tensor]()
+    shape, more = (csc.num_edges, results[1].shape[1]), dict(edges)
     keeps = to[2] is not None and any(one is not None for one in to[:2])
-    if keeps and keeps_logits(csc, shape[1], grad.itemsize):
-        reverse, perm = csc.transpose()
-        more = {"perm": perm, "grad_logit": new_rows(grad, *shape)}
+    keeps = keeps and keeps_logits(csc, shape[1], grad.itemsize)
+    if keeps or edges:
+        reverse, more["perm"] = csc.transpose()
     else:
         reverse = csc.reversed()
+    if keeps:
+        more["grad_logit"] = new_rows(grad, *shape)
     ways = csc.indptr, csc.indices, reverse.indptr, reverse.indices
     backend(grad).dot_backward(*ways, *given, *results, grad, *to, adds, **more)
 
@@ -214,7 +222,9 @@ class FusedMessages:
         if self._several is not None:
             return (self._width,) * len(self._message.kinds)
         if self._message.softmax is not None:
-            return (self._heads if self._message.softmax_is_narrow else self._width,) * 2
+            sums = (self._heads if self._message.softmax_is_narrow else self._width,) * 2
+            has_map = self._attends is not None and self._attends.edge_map
+            return (*sums, self._heads * len(self._read)) if has_map else sums
         slopes = self._slopes
         return () if slopes is None else (self._width,) * (len(slopes.places) - 1)
 
@@ -247,20 +257,30 @@ class FusedMessages:
         if self._several is not None:
             self._several.finish(self._csc, sums, out)
 
-    def _attended(self, rows: EdgeRows) -> tuple[Any, ...]:
-        """Return the arguments of the kernels of dot-product attention: values, keys, queries and scale."""
+    def _attended(
+        self, rows: EdgeRows, kept: Sequence[Tensor]
+    ) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+        """Return the arguments of the kernels of dot-product attention, those of edges by name.
+
+        The first ones are values, keys, queries and scale. Of ``kept``, the last is what edges mix to.
+        """
         assert self._attends is not None
-        values, keys = (
-            rows.sources[at].detach().contiguous() for at in (self._attends.value, self._attends.key)
-        )
-        queries = rows.destinations[self._attends.query].detach()[: self._csc.num_dst].contiguous()
-        return values, keys, queries, self._attends.scale
+        of = self._attends
+        values, keys = (rows.sources[at].detach().contiguous() for at in (of.value, of.key))
+        queries = rows.destinations[of.query].detach()[: self._csc.num_dst].contiguous()
+        edges = dict[str, Tensor]()
+        if of.edge_map:
+            weight = self._spread_parameters()[[at for at, _ in of.edge_map]]
+            features = next(e for e in rows.edges if e.ndim == 2).detach()[:, : of.num_features]
+            edges = {"edge_features": features.contiguous(), "edge_weight": weight, "mixed": kept[-1]}
+        return (values, keys, queries, of.scale), edges
 
     def _attend(self, rows: EdgeRows, out: Tensor, kept: Sequence[Tensor]) -> Sequence[Tensor]:
         """Compute dot-product attention; return the largest logits and the logarithms of sums below these."""
         kept = kept or [new_rows(self.like, len(out), width) for width in self.kept_widths]
+        given, edges = self._attended(rows, kept)
         call = backend(self.like).dot_forward
-        call(self._csc.indptr, self._csc.indices, *self._attended(rows), out, *kept)
+        call(self._csc.indptr, self._csc.indices, *given, out, *kept[:2], **edges)
         return kept
 
     def _attend_backward(
@@ -274,7 +294,17 @@ class FusedMessages:
         kept = kept or self._attend(rows, torch.empty_like(out), ())
         if query is not None and into.is_new:
             query[csc.num_dst :].zero_()
-        dot_backward(csc, self._attended(rows), (out, *kept), grad.contiguous(), to, adds=not into.is_new)
+        given, edges = self._attended(rows, kept)
+        learning = self._learning(into.parameters)
+        learns_map = any(learning[self._read[at][0]] is not None for at, _ in of.edge_map)
+        if learns_map:
+            edges["grad_edge_weight"] = torch.empty_like(edges["edge_weight"])
+        results, adds = (out, *kept[:2]), not into.is_new
+        dot_backward(csc, given, results, grad.contiguous(), to, adds=adds, edges=edges)
+        if learns_map:
+            totals = self._zeros_of_parameters()
+            totals[[at for at, _ in of.edge_map]] = edges["grad_edge_weight"]
+            self._pass_on(totals, learning, into.parameters)
 
     def _finish(self, sums: Sequence[Tensor], count: Tensor | None) -> None:
         """Divide the sum of a mean, and count the zeros of maxima and minima among their ties."""
@@ -315,9 +345,7 @@ class FusedMessages:
             given = self._with_sums(given, kept, written=bool(kept))
             places = given.destinations
             given = given.having(_OP.DESTINATION, (*places[:DOT_PLACE], dot, *places[DOT_PLACE + 1 :]))
-        reaches = any(one is not None for one in into.parameters)
-        made = [torch.zeros_like(one.of(self._parameters)) if reaches else None for one in self._composed]
-        learning = *into.parameters, *made
+        learning = self._learning(into.parameters)
         learned = tuple(learning[at] is not None for at, _ in self._read)
         totals, slopes = self._zeros_of_parameters(), self._slopes if kept else None
         all_targets = [
@@ -347,6 +375,12 @@ class FusedMessages:
                 read = read.having(side, (*given.of(side)[: self._message.counts[side]], *inner))
                 self._run(at_nodes, self._at_nodes(side), read, to, adds=True, totals=totals)
         self._pass_on(totals, learning, into.parameters)
+
+    def _learning(self, to: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """Return the gradients of parameters, and behind them zeros for those of composed maps."""
+        reaches = any(one is not None for one in to)
+        made = [torch.zeros_like(one.of(self._parameters)) if reaches else None for one in self._composed]
+        return *to, *made
 
     def _pass_on(
         self, totals: Tensor, learning: Sequence[Tensor | None], to: Sequence[Tensor | None]
@@ -391,15 +425,20 @@ class FusedMessages:
         made = self.like.new_empty(len(self._read), self._width)
         return made.zero_() if self._read else made
 
+    def _spread_parameters(self) -> Tensor:
+        """Return a row for each parameter that is read, with zeros behind its numbers."""
+        rows = self._zeros_of_parameters()
+        for row, parameter in zip(rows, self._columns, strict=True):
+            row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
+        return rows
+
     def _empty(self, step: int, number: int) -> Tensor:
         narrow = self._message.whole.all[step].narrow
         return new_rows(self.like, number, self._heads if narrow else self._width)
 
     def _given(self, rows: EdgeRows) -> _Given:
         """Return the arguments of the kernels, after the steps that run once for each node."""
-        learned = self._zeros_of_parameters()
-        for row, parameter in zip(learned, self._columns, strict=True):
-            row[: parameter.numel() if parameter.numel() > 1 else None] = parameter.detach().reshape(-1)
+        learned = self._spread_parameters()
         given = _Given(
             sources=self._padded(_OP.SOURCE, rows.sources),
             destinations=self._padded(_OP.DESTINATION, rows.destinations),

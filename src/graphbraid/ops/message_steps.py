@@ -317,10 +317,18 @@ class DotProducts:
     scale: float
     dropout: float = 0.0
     """Probability with which a coefficient is dropped, which only compiled segments of mini-batches do."""
+    edge_map: tuple[tuple[int, int], ...] = ()
+    """The linear map of edge features that is added to keys and values: for each feature the parameter and its
+    column, as steps name them. Behind these may stand the bias. Empty if there is no map."""
+    num_features: int = 0
+    """Number of features that the map reads: the first ones."""
 
 
 def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:
-    """Return the operands of a message that is only dot-product attention; else None."""
+    """Return the operands of a message that is only dot-product attention; else None.
+
+    Keys and values may both have the same linear map of edge features added to them.
+    """
 
     def factors(of: MessageStep, op: MessageOp) -> tuple[MessageStep, MessageStep] | None:
         """Return the two steps that one multiplies, that of the given operation first."""
@@ -329,10 +337,32 @@ def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:
         one, other = steps[of.first], steps[of.second]
         return (one, other) if one.op is op else (other, one) if other.op is op else None
 
+    def terms(of: MessageStep) -> list[MessageStep]:
+        """Return the steps that a sum adds up, in order."""
+        return [of] if of.op is not _OP.ADD else [*terms(steps[of.first]), *terms(steps[of.second])]
+
+    def with_map(of: MessageStep) -> tuple[MessageStep, tuple[tuple[int, int], ...], int] | None:
+        """Return the row of a source, the map of edge features that is added to it, and their number."""
+        columns, bias, rows = dict[int, tuple[int, int]](), list[tuple[int, int]](), list[MessageStep]()
+        for term in terms(of):
+            if (mapped := factors(term, _OP.EDGE_NUMBER)) is not None and not mapped[1].narrow:
+                number, column = mapped
+                if column.op is not _OP.PARAMETER or number.first in columns:
+                    return None
+                columns[number.first] = column.first, column.second
+            elif term.op is _OP.PARAMETER and not term.narrow:
+                bias.append((term.first, term.second))
+            else:
+                rows.append(term)
+        if len(rows) != 1 or rows[0].op is not _OP.SOURCE or len(bias) > bool(columns):
+            return None
+        in_order = *(columns[at] for at in sorted(columns)), *bias
+        return (rows[0], in_order, len(columns)) if [*sorted(columns)] == [*range(len(columns))] else None
+
     found, scale = factors(steps[-1], _OP.SOFTMAX), 1.0
-    if found is None or found[1].op is not _OP.SOURCE:
+    if found is None or (values := with_map(found[1])) is None:
         return None
-    score, value = steps[found[0].first], found[1]
+    score = steps[found[0].first]
     while score.op is not _OP.SUM_COLUMNS:
         if (scaled := factors(score, _OP.NUMBER)) is not None:
             scale, score = scale * scaled[0].number, scaled[1]
@@ -340,12 +370,15 @@ def dot_products(steps: Sequence[MessageStep]) -> DotProducts | None:
             scale, score = scale / by.number, steps[score.first]
         else:
             return None
-    products = factors(steps[score.first], _OP.SOURCE)
-    if products is None or products[1].op is not _OP.DESTINATION:
+    products = factors(steps[score.first], _OP.DESTINATION)
+    keys = None if products is None else with_map(products[1])
+    if products is None or keys is None or keys[1:] != values[1:]:
         return None
-    key, query = products
-    is_wide = not (key.narrow or query.narrow or value.narrow)
-    return DotProducts(query.first, key.first, value.first, scale) if is_wide else None
+    ends = products[0], keys[0], values[0]
+    query, key, value = (one.first for one in ends)
+    if any(one.narrow for one in ends):
+        return None
+    return DotProducts(query, key, value, scale, edge_map=keys[1], num_features=keys[2])
 
 
 def _check_softmax(steps: Sequence[MessageStep], place: int) -> None:

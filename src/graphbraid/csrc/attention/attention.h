@@ -32,17 +32,19 @@ struct AttentionArgs {
   // the logits of sources and of destinations, which forward then writes. Destinations are the first sources.
   const void* att = nullptr;
 
-  // GATv2, where edges have features: these and their map; else null.
+  // GATv2 and dot products, where edges have features: these and their map; else null.
   Rows edge_features = {};            // (num_edges, edge_channels), dtype of the sums
-  Rows loop_features = {};            // (num_loops, edge_channels): of the implicit self-loops
+  Rows loop_features = {};            // GATv2: (num_loops, edge_channels): of the implicit self-loops
   const void* edge_weight = nullptr;  // (edge_channels, heads * channels)
   int64_t edge_channels = 0;
+  bool edge_bias = false;  // dot products: whether the map's last row is a bias, whose feature is 1
 
   void* out = nullptr;  // (num_dst, heads * channels)
   // (num_dst, heads): lse is the log of the sum of exponentials of the row's logits. For dot products it is
   // the largest logit, and log is the log of the sum of exp(logit - largest).
   void* lse = nullptr;
   void* log = nullptr;
+  void* mixed = nullptr;  // dot products: see dot_attention.inl; null: not asked for
   // GAT, written for backward, or null: of the edges with z > 0,
   void* above = nullptr;  // (num_dst, heads * channels), dtype of the sums: their part of out
   void* share = nullptr;  // (num_dst, heads): the sum of their coefficients before dropout
@@ -67,7 +69,7 @@ struct AttentionBackwardArgs {
   void* grad_logit = nullptr;        // dot products: (num_edges, heads), with perm; or null
   bool adds = true;                  // dot products: whether gradients are added to, or written
   void* grad_att = nullptr;          // as att
-  void* grad_edge_weight = nullptr;  // GATv2: (edge_channels, heads * channels), or null: not asked for
+  void* grad_edge_weight = nullptr;  // (edge_channels, heads * channels), or null: not asked for
 };
 
 // By the variant in use.

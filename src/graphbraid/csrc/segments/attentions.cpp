@@ -25,6 +25,8 @@ FloatMatrix Attention::checked(const Map& map, const AttentionInputs& in) const 
   for (const FloatMatrix* rows : {in.src, in.dst, in.key})
     need(rows == nullptr || rows->stride == rows->width || rows->rows < 2, "rows follow each other");
   if (is_dot) need(in.key->rows == map.num_src && in.key->width == src.width, "keys are rows of sources");
+  need(in.map.rows == in.features.width || in.map.rows == in.features.width + 1,
+       "the map has a row for each feature, or one more");
   if (reads_edges) {
     need(in.key->rows == map.num_edges() + num_loops(map), "there is a row for each edge and self-loop");
     need(in.key->width > 0, "edges have features");
@@ -63,6 +65,13 @@ AttentionArgs Attention::arguments(const Map& map, const AttentionInputs& in, co
     a.edge_features = {in.key->data, width};
     a.loop_features = {in.key->data + a.num_edges * width, width};
     a.edge_weight = kept.edge_weight.data;
+  }
+  if (in.map.rows > 0) {
+    a.edge_features = {in.features.data, in.features.stride};
+    a.edge_weight = in.map.data;
+    a.edge_channels = in.map.rows;
+    a.edge_bias = in.map.rows > in.features.width;
+    a.mixed = kept.mixed.data;
   }
   a.src_logit = kept.src_logit.data;
   a.dst_logit = kept.dst_logit.data;
@@ -124,6 +133,7 @@ void Attention::forward(const Map& map, const AttentionInputs& in, const FloatMa
     kept.share = FloatMatrix::make(out.rows, heads);
   }
   if (kind == AttentionKind::kDot) kept.log = FloatMatrix::make(out.rows, heads);
+  if (in.map.rows > 0 && trains) kept.mixed = FloatMatrix::make(out.rows, in.map.rows * heads);
   const AttentionArgs a = arguments(map, in, kept);
   kind == AttentionKind::kDot ? run_dot_attention(a) : run_attention(a);
   if (averages) mean_of_heads(kept.out, heads, out);
@@ -183,6 +193,8 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
       b.grad_key = to.key.data;
       b.grad_logit = logits.data;
       b.adds = false;
+      if (in.map.rows > 0) to.edge_weight = FloatMatrix::make(in.map.rows, src.width);
+      b.grad_edge_weight = to.edge_weight.data;
       run_dot_backward(b);
   }
   if (in.edge_weight != nullptr) edges_back(in, of_weight, to);

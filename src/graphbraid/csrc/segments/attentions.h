@@ -27,6 +27,7 @@ struct AttentionInputs {
   const FloatMatrix* x = nullptr;
   const Operand* weight = nullptr;
   bool of_x = false;
+  FloatMatrix features = {}, map = {};  // of edges, of dot products; the map has a row for each, or one more
 };
 
 // What one attention keeps from its forward pass for its backward pass.
@@ -35,7 +36,7 @@ struct Attended {
   FloatMatrix edge_weight;  // GATv2's map, transposed; of GAT times the edges' vector, (heads, features)
   FloatMatrix edge_logit;   // of GAT
   FloatMatrix src_logit, dst_logit, above, share;  // of GAT
-  FloatMatrix log;                                 // of dot products
+  FloatMatrix log, mixed;                          // of dot products
   // Of GAT that sums first; `out` has the sums. The vectors times the weight, (2, heads * columns of x), the
   // coefficients, and of a mean the heads' weights side by side.
   FloatMatrix mapped, alpha, stacked;
@@ -44,9 +45,9 @@ struct Attended {
 // Gradients of what an attention reads; without memory where it reads none. Features have none.
 struct AttentionGradients {
   FloatMatrix src, dst, key;
-  FloatMatrix vectors;  // a row for each, and last that of edges
-  FloatMatrix edge_weight;
-  FloatMatrix weight;  // of GAT that sums first; src is the gradient of x there
+  FloatMatrix vectors;      // a row for each, and last that of edges
+  FloatMatrix edge_weight;  // as the map of the inputs, of dot products
+  FloatMatrix weight;       // of GAT that sums first; src is the gradient of x there
 };
 
 struct Attention {

@@ -224,12 +224,25 @@ std::pair<SpmmArgs, const int64_t*> Pass::transposed(int number, const std::vect
   return {reversed_[number]->arguments, reversed_[number]->places};
 }
 
+// Adds the gradients of what messages read of parameters, a row each, to those of the operands.
+void Pass::give_parameters(const Operation& op, const FloatMatrix& rows, Gradients& to) const {
+  const Messages& of = *op.messages;
+  const float* row = rows.data;
+  for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
+    const auto [number, column] = of.parameters[i];
+    if (!operand_wants_[number]) continue;
+    FloatMatrix& target = to[values_.size() + plan_->views[number].tensor];
+    if (target.data == nullptr) target = FloatMatrix::zeros(1, operand(number)->size());
+    operand(number)->join(row, of.width, column, target.data);
+  }
+}
+
 void Pass::attend_back(const Operation& op, const Step& step, FloatMatrix grad,
                        const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                        Gradients& to) {
   const Map& map = maps_[op.edges];
   const bool keeps = op.attention.keeps_logits(map, step.of_other && (step.of_x || step.of_key));
-  const bool reads_edges = op.key >= 0 && op.kind != Kind::kDot;
+  const bool reads_edges = op.kind == Kind::kDot ? !op.messages->parameters.empty() : op.key >= 0;
   const auto [reversed, places] =
       transposed(op.edges, given, keeps || reads_edges || op.p > 0 || step.product != nullptr);
   const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
@@ -242,6 +255,7 @@ void Pass::attend_back(const Operation& op, const Step& step, FloatMatrix grad,
   give(op.other_weight, of.vectors.data + of.vectors.width);
   give(op.edge_vector(), of.vectors.data + 2 * of.vectors.width);
   give(op.bias, of.edge_weight.data);
+  if (op.messages != nullptr) give_parameters(op, of.edge_weight, to);
   if (const Operation* product = step.product) {
     give(product->weight, of.weight.data);
     if (wants_[product->x]) add(held[product->x], of.src);
@@ -274,14 +288,7 @@ void Pass::message_back(const Operation& op, const Step& step, FloatMatrix grad,
   for (const MessageSide side : {kSources, kDestinations})
     for (size_t i = 0; i < of.values[side].size(); ++i)
       if (gradients.rows[side][i].data != nullptr) add(held[of.values[side][i]], gradients.rows[side][i]);
-  const float* row = gradients.parameters.data;
-  for (size_t i = 0; i < of.parameters.size(); ++i, row += of.width) {
-    const auto [number, column] = of.parameters[i];
-    if (!operand_wants_[number]) continue;
-    FloatMatrix& target = to[values_.size() + plan_->views[number].tensor];
-    if (target.data == nullptr) target = FloatMatrix::zeros(1, operand(number)->size());
-    operand(number)->join(row, of.width, column, target.data);
-  }
+  give_parameters(op, gradients.parameters, to);
 }
 
 // The gradients of GINE's sum of mapped edges, in one walk: by source if x wants its own.

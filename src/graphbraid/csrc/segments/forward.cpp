@@ -129,6 +129,7 @@ FloatMatrix Pass::checked_messages(const Operation& op) const {
 
 // The shape of an operation's result, after checks that what it reads fits.
 FloatMatrix Pass::checked(const Operation& op, const std::vector<int64_t>& counts, size_t& next) const {
+  if (op.kind == Kind::kDot) checked_messages(op);
   if (attends(op.kind)) return op.attention.checked(maps_.at(op.edges), attention_inputs(op, {}));
   if (op.kind == Kind::kMessages) return checked_messages(op);
   if (op.kind == Kind::kSideBySide) {
@@ -189,17 +190,17 @@ void Pass::begin_step(const Operation& op, size_t& next) {
   step.of_weight = wanted(op.weight);
   step.of_other_weight = wanted(op.other_weight);
   step.of_bias = wanted(op.bias) || wanted(op.edge_vector());
+  const auto any = [](const std::vector<bool>& all) { return std::count(all.begin(), all.end(), true) > 0; };
+  std::vector<bool> learned;
+  if (op.messages != nullptr) {
+    for (const auto& one : op.messages->parameters) learned.push_back(wanted(one.first));
+    step.of_weight = any(learned);
+  }
   if (op.kind == Kind::kMessages) {
     BySide<std::vector<bool>> of_values;
-    std::vector<bool> learned;
     for (const MessageSide side : {kSources, kDestinations})
       for (const int value : op.messages->values[side]) of_values[side].push_back(wants_[value]);
-    for (const auto& one : op.messages->parameters) learned.push_back(wanted(one.first));
-    const auto any = [](const std::vector<bool>& all) {
-      return std::count(all.begin(), all.end(), true) > 0;
-    };
     step.of_x = any(of_values[kSources]) || any(of_values[kDestinations]);
-    step.of_weight = any(learned);
     step.sent = op.messages->begin(maps_[op.edges], of_values, learned);
   }
   if (op.kind == Kind::kAggregateLinear) {
@@ -273,6 +274,13 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   if (transposes(op, step) || step.sums_again || op.kind >= Kind::kMessages)
     reads_.push_back(static_cast<int>(first_out() + outs_.size()) + op.edges);
   if (op.act != 0) note_value(op.out);
+  if (op.messages != nullptr) {
+    for (const auto& one : op.messages->parameters) note_operand(one.first);
+    const size_t first = first_out() + outs_.size() + maps_.size();
+    const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
+    if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
+    if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
+  }
   if (attends(op.kind)) {
     for (const int value : {op.x, op.other, op.key})
       if (value >= 0) note_value(value);
@@ -287,11 +295,6 @@ void Pass::note_reads(const Operation& op, const Step& step) {
     }
   } else if (op.kind == Kind::kMessages) {
     for (const int value : op.reads()) note_value(value);
-    for (const auto& one : op.messages->parameters) note_operand(one.first);
-    const size_t first = first_out() + outs_.size() + maps_.size();
-    const size_t of_features = first + op.edge_rows, of_weight = of_features + features_.size();
-    if (features_[op.edge_rows]) reads_.push_back(static_cast<int>(of_features));
-    if (weights_[op.edge_rows]) reads_.push_back(static_cast<int>(of_weight));
     if (reads_result(op, step)) note_value(op.out);
   } else if (op.kind == Kind::kGine) {
     note_value(op.x);
@@ -414,6 +417,11 @@ AttentionInputs Pass::attention_inputs(const Operation& op, const Step& step) co
     in.x = &rows_[product->x];
     in.weight = operand(product->weight);
     in.of_x = wants_[product->x];
+  }
+  if (op.messages != nullptr && !op.messages->parameters.empty()) {
+    MessageInputs of_edges = message_inputs(op);
+    in.features = of_edges.features;
+    in.map = of_edges.parameters;
   }
   return in;
 }

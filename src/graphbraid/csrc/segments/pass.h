@@ -98,6 +98,7 @@ class Pass {
   void multiply_back(const FloatMatrix& grad, const Strided& b, int value, size_t place, FloatMatrix& held);
   std::pair<SpmmArgs, const int64_t*> transposed(int number, const std::vector<std::optional<Map>>& given,
                                                  bool with_places);
+  void give_parameters(const Operation& op, const FloatMatrix& rows, Gradients& to) const;
   void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                    Gradients& to);

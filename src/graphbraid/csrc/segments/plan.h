@@ -45,6 +45,7 @@ struct Operation {
   double p;             // of dropout: of an attention, of its coefficients
   double factor;        // of GINE, with which nodes add their own rows
   Attention attention;  // of a mean of heads, their number alone
+  // Of messages; and of dot products, for what these read of edges.
   std::shared_ptr<const Messages> messages = nullptr;
   int edge_rows = -1;  // of messages: the number of what they read of edges
 
@@ -52,7 +53,7 @@ struct Operation {
   // The values that it reads. One that messages read at both ends is there twice.
   std::vector<int> reads() const {
     std::vector<int> found;
-    if (messages != nullptr)
+    if (kind == Kind::kMessages)
       for (const std::vector<int>& of_side : messages->values)
         found.insert(found.end(), of_side.begin(), of_side.end());
     else

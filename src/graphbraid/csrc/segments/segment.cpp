@@ -19,8 +19,8 @@ using OperationFields =
 
 class Segment {
  public:
-  // messages: the further fields of those operations that are messages. views: of each operand; without any,
-  // each is a tensor of its own.
+  // messages: the further fields of those operations that are messages or dot products. views: of each
+  // operand; without any, each is a tensor of its own.
   Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
           std::vector<int> writes, std::tuple<double, double, double> rates, double leaky_slope,
           int look_microseconds, std::vector<Messages::Fields> messages,
@@ -67,7 +67,7 @@ class Segment {
       const bool moves = kind <= Kind::kAggregate || kind >= Kind::kGat;
       need(edges >= 0 || !moves, "sums over edges have edges");
       std::shared_ptr<const Messages> sent;
-      if (kind == Kind::kMessages) {
+      if (kind == Kind::kMessages || kind == Kind::kDot) {
         sent = std::make_shared<const Messages>(std::move(messages.at(next_messages++)));
         for (const auto& one : sent->parameters) need_count(one.first, 0, last_operand, "operands");
       }

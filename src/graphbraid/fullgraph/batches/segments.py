@@ -87,12 +87,23 @@ def _edge_names(op: ir.Operation) -> tuple[str, str]:
 
 
 def _dot_products_of(op: ir.Messages) -> DotProducts | None:
-    """Return the operands of messages that are only dot-product attention of node rows; else None."""
-    if op.attends is not None:
-        return op.attends if op.edges is None else None
-    reads_nodes = all(role in _ENDS for _, role, _ in op.reads)
-    is_plain = reads_nodes and op.reduction == "sum" and op.edges is None and not op.used
-    return dot_products(op.steps) if is_plain and op.steps else None
+    """Return the operands of messages that are only dot-product attention, if all that they read has a part.
+
+    They read node rows, and edge features if there is a map of these.
+    """
+    found = op.attends
+    if found is None and op.steps and op.reduction == "sum":
+        found = dot_products(op.steps)
+    if found is None or op.edges is not None or not _learned(op, found.edge_map):
+        return None
+    may_read = (*_ENDS, ir.ReadRows.FEATURES) if found.edge_map else _ENDS
+    return found if all(role in may_read for _, role, _ in op.reads) else None
+
+
+def _learned(op: ir.Messages, parameters: Sequence[tuple[int, int]]) -> bool:
+    """Return whether all parameters of messages are among some operands, or parts of their composed maps."""
+    learned = {at for at, _ in parameters}.union(*((one.outer, one.inner, one.bias) for one in op.composed))
+    return learned >= {*range(len(op.used))}
 
 
 def _compiles_messages(op: ir.Messages) -> bool:
@@ -103,9 +114,7 @@ def _compiles_messages(op: ir.Messages) -> bool:
     read = {side: {step.first for step in op.steps if step.op is side} for side in SIDES}
     are_read = all(read[side] == {*range(roles.count(role))} for side, role in zip(SIDES, _ENDS, strict=True))
     _, parameters = parameters_read(op.steps, len(op.used) + len(op.composed))
-    learned = {at for at, _ in parameters}.union(*((one.outer, one.inner, one.bias) for one in op.composed))
-    are_read = are_read and learned >= {*range(len(op.used))}
-    return are_read and all(1 <= one.ndim <= 3 for one in op.used)
+    return are_read and _learned(op, parameters) and all(1 <= one.ndim <= 3 for one in op.used)
 
 
 Parts = list[tuple["NativeSegment | JoinedOps | ir.Operation", tuple[str, ...]]]
@@ -221,10 +230,11 @@ class NativeSegment:
         moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages | ir.Gine
         self._moving = [op for op in ops if isinstance(op, moving)]
         self._messages = [
-            (op, {role for _, role, _ in op.reads})
+            (op, {role for _, role, _ in op.reads}, getattr(_dot_products_of(op), "num_features", None))
             for op in ops
-            if isinstance(op, ir.Messages) and _dot_products_of(op) is None
+            if isinstance(op, ir.Messages)
         ]
+        """Messages, the roles of what they read, and of dot products how many features of edges."""
         self._maps: list[tuple[Any, ...]] = []
         """Each moving operation's level, relation, adjacency and :func:`plain_map`, once it has run."""
         self._edges = {op.out: number for number, op in enumerate(self._moving)}
@@ -267,7 +277,7 @@ class NativeSegment:
         if x.dtype is not _FLOAT32 or not x.is_cpu or type(x) not in _PLAIN:
             return None
         kernels: Any = native.kernels()
-        of_edges = [_of_edges(op, roles, run) for op, roles in self._messages]
+        of_edges = [_of_edges(*one, run) for one in self._messages]
         of_values = [run.edge_rows(op, _FLOAT32) for op in self._of_edges]
         rows = of_values + [one for two in of_edges for one in two if one is not None]
         learns_edges, values = any(one.requires_grad for one in rows), [*values, *of_values]
@@ -308,7 +318,7 @@ class NativeSegment:
         rates = Rates()
         placed = [*zip(self._ops, self._first_operand, strict=False)]
         fields = [one for op, first in placed for one in self._fields(op, first)]
-        of_steps = {op.out for op, _ in self._messages}
+        of_steps = {op.out for op, _, _ in self._messages}
         messages = [self._message_fields(op, at) for op, at in placed if op.out in of_steps]
         of_machine = rates.row_bytes, rates.stream_bytes, rates.multiply_flops
         writes = [self._number[value] for value in self.writes]
@@ -368,6 +378,8 @@ class NativeSegment:
         kinds = kinds_of(several or ("sum" if op.several else op.reduction))
         operands = op.operands()
         steps, read = parameters_read(op.steps, len(operands))
+        if (found := _dot_products_of(op)) is not None:
+            read = found.edge_map
         alike = tuple((len(operands[at]) if column else operands[at].numel()) == 1 for at, column in read)
         # Not a method of this object, which the compiled segment would keep alive for ever.
         how_made: dict[str, Any] = {"steps": steps, "alike": alike, "kinds": kinds, "is_one": several is None}
@@ -436,10 +448,12 @@ class _NativePass(torch.autograd.Function):
 
 
 def _of_edges(
-    op: ir.Messages, roles: Collection[ir.ReadRows], run: BatchRun
+    op: ir.Messages, roles: Collection[ir.ReadRows], num_features: int | None, run: BatchRun
 ) -> tuple[Tensor | None, Tensor | None]:
     """Return the features and the weights of edges that messages read."""
     features = run.edge_attr(op, _FLOAT32) if ir.ReadRows.FEATURES in roles else None
+    if features is not None and num_features is not None and num_features < features.shape[1]:
+        features = features[:, :num_features]
     return features, run.edge_weight(op, _FLOAT32) if ir.ReadRows.WEIGHT in roles else None
 
 

@@ -119,11 +119,11 @@ def steps_of(
         return NOT_FUSED
     if not made.dropouts:
         return Fused(steps, composed)
-    attends = dot_products(steps) if reduction == "sum" and not used else None
+    attends = dot_products(steps) if reduction == "sum" else None
     [(p, dropped), *others] = made.dropouts
     if attends is None or others or p >= 1 or steps[dropped].op is not MessageOp.SOFTMAX:
         return NOT_FUSED
-    return Fused(attends=replace(attends, dropout=p))
+    return Fused((), composed, replace(attends, dropout=p))
 
 
 def heads_of(shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> int:

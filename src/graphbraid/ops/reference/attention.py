@@ -206,13 +206,20 @@ def dot_forward(
     out: Matrix,
     top: Matrix,
     log: Matrix,
+    edge_features: Matrix | None = None,
+    edge_weight: Matrix | None = None,
+    mixed: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name."""
     edges, heads = _edges(indptr, indices, 0, None), top.shape[1]
-    logits = (_heads(dst, heads)[edges[1]] * _heads(key, heads)[edges[0]]).sum(-1) * scale
+    own, (features, mapped) = torch.arange(len(indices)), _mapped_edges(edge_features, edge_weight)
+    logits = (_heads(dst, heads)[edges[1]] * _heads(key[edges[0]] + mapped, heads)).sum(-1) * scale
     at = edges[1][:, None].expand_as(logits)
     top.zero_().scatter_reduce_(0, at, logits, "amax", include_self=False)
-    _attend(src, logits - top[edges[1]], edges, 0.0, 0, out, log)
+    values = src[edges[0]] + mapped
+    alpha, _ = _attend(values, logits - top[edges[1]], (own, *edges[1:]), 0.0, 0, out, log)
+    if mixed is not None:
+        mixed.zero_().index_add_(0, edges[1], (features[:, :, None] * alpha[:, None]).flatten(1))
 
 
 def dot_backward(
@@ -234,18 +241,34 @@ def dot_backward(
     adds: bool,
     perm: Ids | None = None,
     grad_logit: Matrix | None = None,
+    edge_features: Matrix | None = None,
+    edge_weight: Matrix | None = None,
+    mixed: Matrix | None = None,
+    grad_edge_weight: Matrix | None = None,
 ) -> None:
     """Twin of the kernel of that name; needs no transpose, and keeps nothing in ``grad_logit``."""
-    del t_indptr, t_indices, perm, grad_logit
+    del t_indptr, t_indices, perm, grad_logit, mixed
     edges, heads = _edges(indptr, indices, 0, None), top.shape[1]
-    queries, keys = _heads(dst, heads)[edges[1]], _heads(key, heads)[edges[0]]
+    own, (features, mapped) = torch.arange(len(indices)), _mapped_edges(edge_features, edge_weight)
+    queries, keys = _heads(dst, heads)[edges[1]], _heads(key[edges[0]] + mapped, heads)
     alpha = ((queries * keys).sum(-1) * scale - top[edges[1]] - log[edges[1]]).exp()
-    rows, part = _softmax_grad(src, alpha, edges, 0.0, 0, out, grad)
+    rows, part = _softmax_grad(src[edges[0]] + mapped, alpha, (own, *edges[1:]), 0.0, 0, out, grad)
     part = part[:, :, None] * scale
     given = (grad_src, 0, rows), (grad_key, 0, part * queries), (grad_dst, 1, part * keys)
     for to, end, of_edges in given:
         if to is not None:
             (to if adds else to.zero_()).index_add_(0, edges[end], of_edges.flatten(1))
+    if grad_edge_weight is not None:
+        grad_edge_weight.copy_(features.t() @ (rows + (part * queries).flatten(1)))
+
+
+def _mapped_edges(features: Tensor | None, weight: Tensor | None) -> tuple[Tensor, Tensor | float]:
+    """Return the features of edges, with a last 1 if their map has a bias, and the mapped rows; or 0."""
+    if features is None or weight is None:
+        return torch.empty(0), 0.0
+    if len(weight) > features.shape[1]:
+        features = torch.cat((features, features.new_ones(len(features), 1)), 1)
+    return features, features @ weight
 
 
 def _edges(
