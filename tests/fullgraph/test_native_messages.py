@@ -384,24 +384,87 @@ def test_layers_with_features_of_edges_equal_pygs_in_float64(name, edges):
         torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-3, atol=1e-5)
 
 
+@pytest.mark.parametrize("edge_dim", [None, FEATURES])
+def attention(heads, **options):
+    """A model of one layer, whose map of edge features may have a bias."""
+    conv = pyg.TransformerConv(CHANNELS, 4, heads=heads, **options)
+    if options.get("edge_dim"):
+        conv.lin_edge = nn.Linear(options["edge_dim"], 4 * heads)
+    return pyg.Sequential("x, edge_index, edge_attr", [(conv, "x, edge_index, edge_attr -> x")])
+
+
+def with_results(out, x, model):
+    return [out, *torch.autograd.grad(out.square().sum(), [x, *model.parameters()])]
+
+
+@pytest.mark.parametrize("edge_dim", [None, FEATURES])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_attention_that_drops_coefficients_equals_pygs_with_the_same_mask(heads, monkeypatch):
+def test_attention_that_drops_coefficients_equals_pygs_with_the_same_mask(heads, edge_dim, monkeypatch):
     torch.manual_seed(1)
     dst = torch.randint(25, (200,)).sort().values
     edge_index, x = torch.stack([torch.randint(30, (200,)), dst]), torch.randn(30, CHANNELS)
-    model = pyg.GraphSAGE(CHANNELS, CHANNELS, 1)
-    model.convs[0] = pyg.TransformerConv(CHANNELS, 4, heads=heads, dropout=0.4)
+    call = x.requires_grad_(), edge_index, torch.randn(200, FEATURES) if edge_dim else None
+    model = attention(heads, dropout=0.4, edge_dim=edge_dim)
     engine = graphbraid.compile(model, strict=True)
     torch.manual_seed(5)
     mask = keep_mask(torch.arange(200) + dst, heads, 0.4, seed_of_call()) / 0.6
     torch.manual_seed(5)
-    out = engine(x.requires_grad_(), edge_index)
+    out = engine(*call)
     assert runs_as_one(out)
     monkeypatch.setattr(F, "dropout", lambda alpha, **_: alpha * mask)
-    found = [
-        [one, *torch.autograd.grad(one.square().sum(), [x, *model.parameters()])]
-        for one in (out, model.convs[0](x, edge_index))
-    ]
+    found = [with_results(one, x, model) for one in (out, model(*call))]
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
     monkeypatch.undo()
-    torch.testing.assert_close(engine.eval()(x, edge_index), model.eval().convs[0](x, edge_index))
+    torch.testing.assert_close(engine.eval()(*call), model.eval()(*call))
+
+
+class Encoded(nn.Module):
+    """A user's own attention, whose edge features pass a linear map of the model's before the layer's."""
+
+    def __init__(self, learns=True, **options):
+        super().__init__()
+        self.encoder = nn.Linear(FEATURES, 3)
+        self.conv = OwnAttention(CHANNELS, 4, heads=2, edge_dim=3, **options)
+        self.encoder.requires_grad_(learns)
+
+    def forward(self, x, edge_index, edge_attr):
+        return self.conv(x, edge_index, self.encoder(edge_attr))
+
+
+class OwnAttention(pyg.TransformerConv):
+    """A copy that maps the features twice and scales by a product."""
+
+    def message(self, query_i, key_j, value_j, edge_attr, index, ptr, size_i):
+        key, value = (
+            rows + self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
+            for rows in (key_j, value_j)
+        )
+        alpha = softmax(0.5 * (query_i * key).sum(-1), index, ptr, size_i)
+        return value * alpha.unsqueeze(-1)
+
+
+@pytest.mark.parametrize("edges", EDGES)
+@pytest.mark.parametrize("learns", [True, False])
+def test_own_attention_to_encoded_features_equals_that_of_float64(edges, learns):
+    torch.manual_seed(2)
+    model, edge_index = Encoded(learns), EDGES[edges]()
+    exact, features = copy.deepcopy(model).double(), torch.randn(edge_index.shape[1], FEATURES)
+    results = []
+    for run, dtype in ((graphbraid.compile(model, strict=True), torch.float32), (exact, torch.float64)):
+        x = torch.linspace(-1, 1, 30 * CHANNELS, dtype=dtype).view(30, CHANNELS).requires_grad_()
+        out = run(x, edge_index, features.to(dtype))
+        wanted = [x, *(one for one in run.parameters() if one.requires_grad)]
+        results.append([out, *torch.autograd.grad(out.square().sum(), wanted)])
+        assert dtype == torch.float64 or runs_as_one(out)
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours.double(), theirs.double(), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("count", [FEATURES - 1, FEATURES + 1])
+def test_features_of_another_width_are_refused_as_by_the_model(count):
+    model = attention(2, edge_dim=FEATURES)
+    engine, edge_index = graphbraid.compile(model, strict=True), EDGES["a hub"]()
+    call = torch.randn(30, CHANNELS), edge_index
+    engine(*call, torch.randn(200, FEATURES))
+    with pytest.raises((ValueError, RuntimeError)):
+        engine(*call, torch.randn(200, count))

@@ -807,13 +807,18 @@ def test_an_attention_refuses_what_does_not_fit(kind, number):
     edges = torch.tensor([0, 2, 2, 3]), torch.tensor([4, 0, 1], dtype=torch.int32)
     key, vector = (-1, 0) if kind == "GATv2" else (2, -1)
 
+    def of_edges(heads):
+        """What dot products read of edges: nothing."""
+        return [] if kind == "GATv2" else [([0, 2], [1], [], heads, 2 * heads, [0], False, False, None, None)]
+
     def begun(heads=2, **given):
         rows = {name: torch.rand(shape) for name, shape in ATTENDED.items()} | given
         fields = number, 0, 1, key, len(reads), vector, -1, -1, 0, 0, 0.0, 0.2, heads, False, False
-        made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01, -1)
+        how = (1.0, 1.0, 1.0), 0.01, -1, of_edges(heads)
+        made = native.kernels().Segment([fields], len(reads), 1, [len(reads)], *how)
         operands = [rows["vector"] if kind == "GATv2" else None]
         maps = [((*edges, False, False, 0.0, None, None, None, None), 5, 3)]
-        return made.begin([rows[name] for name in reads], operands, maps, [])
+        return made.begin([rows[name] for name in reads], operands, maps, [], [(None, None)])
 
     assert begun() is not None
     wrong = {"x": (4, 4), "own": (2, 4), "key": (3, 4), "vector": (1, 4, 1)}
@@ -827,6 +832,27 @@ def test_an_attention_refuses_what_does_not_fit(kind, number):
         fields[1 + missing] = -1
         with pytest.raises(ValueError, match="must lie in"):
             native.kernels().Segment([tuple(fields)], len(reads), 1, [len(reads)], (1.0, 1.0, 1.0), 0.01, -1)
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+def test_dot_products_refuse_features_of_edges_that_do_not_fit(has_bias):
+    edges = torch.tensor([0, 2, 2, 3]), torch.tensor([4, 0, 1], dtype=torch.int32)
+    columns = [(0, 1), (0, 2)] + [(1, 0)] * has_bias
+    of_edges = [0, 2], [1], columns, 2, 4, [0], False, False, None, None
+    fields = 10, 0, 1, 2, 3, -1, -1, -1, 0, 0, 0.0, 0.2, 2, has_bias, False
+    made = native.kernels().Segment([fields], 3, 2, [3], (1.0, 1.0, 1.0), 0.01, -1, [of_edges])
+    rows = [torch.rand(ATTENDED[name]) for name in ("x", "own", "key")]
+    maps = [((*edges, False, False, 0.0, None, None, None, None), 5, 3)]
+
+    def begun(*, weight=(4, 2), bias=(4,), features=(3, 2)):
+        given = None if features is None else torch.rand(features)
+        return made.begin(rows, [torch.rand(weight), torch.rand(bias)], maps, [], [(given, None)])
+
+    assert begun() is not None
+    for wrong in ({"weight": (5, 2)}, {"weight": (4, 1)}, {"features": (2, 2)}, {"features": None}):
+        assert begun(**wrong) is None, wrong
+    assert begun(features=(3, 1)) is begun(features=(3, 3)) is None
+    assert not has_bias or begun(bias=(5,)) is None
 
 
 @pytest.mark.filterwarnings("ignore:There exist node types")

@@ -24,7 +24,7 @@ from graphbraid.ops.gram_rounds import GramRounds, rounds_of
 from graphbraid.ops.kernels import ROW_DTYPES, backend
 from graphbraid.ops.library import RowEpilogue
 from graphbraid.ops.linear import tall_gram, tall_product, transpose
-from graphbraid.ops.message_kernel import FusedMessages
+from graphbraid.ops.message_kernel import FusedMessages, aggregate_steps
 from graphbraid.ops.message_steps import MessageOp, MessageStep
 from graphbraid.ops.messages import REDUCTIONS, EdgeGradients, EdgeRows
 from graphbraid.ops.reference import DISTANCES
@@ -342,6 +342,27 @@ def attention_of_dot_products(i: Inputs) -> Call:
     query, key, value = (i.rows(n, heads * channels, dtype) for n in (csc.num_dst, csc.num_src, csc.num_src))
     run = lambda: dot_attention(csc, query, key, value, heads)  # noqa: E731
     return _both_ways(i, run, query=query, key=key, value=value)
+
+
+@_call
+def attention_to_features_of_edges(i: Inputs) -> Call:
+    """Dot products of rows to which a linear map of edges' numbers is added."""
+    csc, op, heads = i.csc(), MessageOp, i.one_of("heads", (1, 2, 3, 4, 8, 17))
+    width = heads * i.one_of("channels", (1, 3, 8, 16, 33))
+    i.cancels(torch.float32, width)
+    key, query, weight = i.normal(csc.num_src, width), i.normal(csc.num_dst, width), i.normal(width, 2)
+    steps = [(op.EDGE_NUMBER, 0, 0), (op.PARAMETER, 0, 1), (op.MULTIPLY, 0, 1)]
+    steps += [(op.EDGE_NUMBER, 1, 0), (op.PARAMETER, 0, 2), (op.MULTIPLY, 3, 4), (op.ADD, 2, 5)]
+    steps += [(op.SOURCE, 0, 0), (op.ADD, 7, 6), (op.DESTINATION, 0, 0), (op.MULTIPLY, 8, 9)]
+    steps += [(op.SUM_COLUMNS, 10, 0), (op.SOFTMAX, 11, 0), (op.MULTIPLY, 8, 12)]
+    given = {"edges": (i.normal(csc.num_edges, 2),), "width": width, "heads": heads}
+    leaves = {"key": key, "query": query, "weight": weight}
+    for one in leaves.values():
+        one.requires_grad_()
+    given |= {"sources": (key,), "destinations": (query,), "parameters": (weight,)}
+    return _both_ways(
+        i, lambda: aggregate_steps(csc, [MessageStep(*s, 0.0) for s in steps], **given), **leaves
+    )
 
 
 @_call

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphbraid.errors import DataError
 from graphbraid.graph.csc import Csc
 from graphbraid.ops.kernels import backend, new_rows
 from graphbraid.ops.library import run
@@ -132,7 +133,8 @@ class FusedMessages:
     for all edges of a node, so it can be multiplied by the sum of what each message grows by. Sums are in the
     order of the edges, so results do not depend on the number of threads. Runs in float32.
 
-    On the CPU a message that is dot-product attention runs in that attention's own kernels.
+    On the CPU a message that is dot-product attention, whose keys and values may have a linear map of edge
+    features added, runs in that attention's own kernels.
 
     Args:
         csc: the graph or block.
@@ -257,9 +259,7 @@ class FusedMessages:
         if self._several is not None:
             self._several.finish(self._csc, sums, out)
 
-    def _attended(
-        self, rows: EdgeRows, kept: Sequence[Tensor]
-    ) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
+    def _attended(self, rows: EdgeRows, kept: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Tensor]]:
         """Return the arguments of the kernels of dot-product attention, those of edges by name.
 
         The first ones are values, keys, queries and scale. Of ``kept``, the last is what edges mix to.
@@ -272,6 +272,10 @@ class FusedMessages:
         if of.edge_map:
             weight = self._spread_parameters()[[at for at, _ in of.edge_map]]
             features = next(e for e in rows.edges if e.ndim == 2).detach()[:, : of.num_features]
+            if features.shape[1] < of.num_features:
+                raise DataError(
+                    f"steps read {of.num_features} numbers of edges, which have {features.shape[1]}"
+                )
             edges = {"edge_features": features.contiguous(), "edge_weight": weight, "mixed": kept[-1]}
         return (values, keys, queries, of.scale), edges
 

@@ -318,8 +318,8 @@ class DotProducts:
     dropout: float = 0.0
     """Probability with which a coefficient is dropped, which only compiled segments of mini-batches do."""
     edge_map: tuple[tuple[int, int], ...] = ()
-    """The linear map of edge features that is added to keys and values: for each feature the parameter and its
-    column, as steps name them. Behind these may stand the bias. Empty if there is no map."""
+    """The linear map of edge features that is added to keys and values: for each feature the parameter and
+    its column, as steps name them. Behind these may stand the bias. Empty if there is no map."""
     num_features: int = 0
     """Number of features that the map reads: the first ones."""
 

@@ -25,8 +25,8 @@ FloatMatrix Attention::checked(const Map& map, const AttentionInputs& in) const 
   for (const FloatMatrix* rows : {in.src, in.dst, in.key})
     need(rows == nullptr || rows->stride == rows->width || rows->rows < 2, "rows follow each other");
   if (is_dot) need(in.key->rows == map.num_src && in.key->width == src.width, "keys are rows of sources");
-  need(in.map.rows == in.features.width || in.map.rows == in.features.width + 1,
-       "the map has a row for each feature, or one more");
+  need(in.map.rows == 0 || in.map.rows == in.features.width + static_cast<int64_t>(has_bias),
+       "the map has a row for each feature, and for the bias");
   if (reads_edges) {
     need(in.key->rows == map.num_edges() + num_loops(map), "there is a row for each edge and self-loop");
     need(in.key->width > 0, "edges have features");
@@ -70,7 +70,7 @@ AttentionArgs Attention::arguments(const Map& map, const AttentionInputs& in, co
     a.edge_features = {in.features.data, in.features.stride};
     a.edge_weight = in.map.data;
     a.edge_channels = in.map.rows;
-    a.edge_bias = in.map.rows > in.features.width;
+    a.edge_bias = has_bias;
     a.mixed = kept.mixed.data;
   }
   a.src_logit = kept.src_logit.data;

@@ -56,6 +56,7 @@ struct Attention {
   double factor;   // the slope of the leaky ReLU, or the scale of dot products
   bool has_loops;  // whether nodes have self-loops
   bool averages;   // whether the result is the mean of the heads
+  bool has_bias;   // of dot products: whether the map of features of edges has a bias, its last row
 
   int64_t num_loops(const Map& map) const { return has_loops ? std::min(map.num_src, map.num_dst) : 0; }
   // The shape of the result, after checks that what is read fits.

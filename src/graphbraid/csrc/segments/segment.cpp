@@ -19,6 +19,7 @@ using OperationFields =
 
 class Segment {
  public:
+  // operations: of dot products, has_loops says that their map of features of edges has a bias.
   // messages: the further fields of those operations that are messages or dot products. views: of each
   // operand; without any, each is a tensor of its own.
   Segment(const std::vector<OperationFields>& operations, size_t num_reads, size_t num_operands,
@@ -74,7 +75,8 @@ class Segment {
       const auto of = kind == Kind::kDot     ? AttentionKind::kDot
                       : kind == Kind::kGatv2 ? AttentionKind::kGatv2
                                              : AttentionKind::kGat;
-      const Attention attention{of, heads, factor, has_loops, averages};
+      const bool is_dot = kind == Kind::kDot;
+      const Attention attention{of, heads, factor, has_loops && !is_dot, averages, has_loops && is_dot};
       plan_->operations.push_back({kind, x, other, key, out, weight, other_weight, bias, edges, act, p,
                                    factor, attention, std::move(sent), static_cast<int>(next_messages) - 1});
       for (const int value : plan_->operations.back().reads()) {

@@ -354,7 +354,7 @@ class NativeSegment:
             )
             number, read = _DOT, (sources[found.value], destinations[found.query])
             key = self._number[sources[found.key]]
-            how = found.scale, op.heads, False, False
+            how = found.scale, op.heads, len(found.edge_map) > found.num_features, False
         elif isinstance(op, ir.Messages):
             read = read[:1]  # see _message_fields
         elif isinstance(op, ir.Concat) and len(op.inputs) > 2:
