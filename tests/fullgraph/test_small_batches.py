@@ -7,11 +7,13 @@ from itertools import chain
 
 import pytest
 import torch
+import torch.nn.functional as F
 from benchmarks.fullgraph.models import matrix, plain, propagation
 from benchmarks.fullgraph.models.check import data_of
 from benchmarks.fullgraph.models.listed import Sizes
 from tests.beside_pyg import pyg
 from torch import nn
+from torch_geometric.utils import softmax
 
 import graphbraid
 from graphbraid.fullgraph.batches import fusing
@@ -24,13 +26,22 @@ SIZES = Sizes(nodes=400, channels=6, hidden=8, dropout=0.0)
 LISTED = {one.name: one for one in plain.MODELS}
 
 
+class OfKeys(pyg.TransformerConv):
+    """Edge features are a part of the keys alone, for which no kernel drops coefficients."""
+
+    def message(self, query_i, key_j, value_j, edge_attr, index, ptr, size_i):
+        key = key_j + self.lin_edge(edge_attr).view(-1, self.heads, self.out_channels)
+        alpha = softmax((query_i * key).sum(-1) / 2.0, index, ptr, size_i)
+        return value_j * F.dropout(alpha, self.dropout, self.training).unsqueeze(-1)
+
+
 class Attends(nn.Module):
     """Two layers that read edge features and drop coefficients."""
 
     def __init__(self, _sizes):
         super().__init__()
         options = {"heads": 2, "edge_dim": SIZES.edge_channels, "dropout": 0.5}
-        self.convs = nn.ModuleList(pyg.TransformerConv(i, 4, **options) for i in (SIZES.channels, 8))
+        self.convs = nn.ModuleList(OfKeys(i, 4, **options) for i in (SIZES.channels, 8))
 
     def forward(self, x, edge_index, edge_attr):
         for conv in self.convs:
