@@ -147,7 +147,7 @@ bool Attention::keeps_logits(const Map& map, bool wants_both) const {
 
 AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
                                        const AttentionInputs& in, const Attended& kept, FloatMatrix grad,
-                                       bool keeps) const {
+                                       bool keeps, std::pair<bool, bool> overwrites) const {
   if (in.x != nullptr) return sum_backward(map, reversed, places, in, kept, grad);
   const FloatMatrix& src = *in.src;
   AttentionBackwardArgs b;
@@ -163,9 +163,17 @@ AttentionGradients Attention::backward(const Map& map, const SpmmArgs& reversed,
   b.t_indptr = reversed.indptr;
   b.t_indices = reversed.indices;
   b.perm = places;
-  AttentionGradients to{FloatMatrix::make(src.rows, src.width), {}, {},
-                        FloatMatrix::make(3, src.width),        {}, {}};
-  if (in.dst != nullptr) to.dst = for_first_rows(*in.dst, grad.rows);
+  // The walk by source comes first, and reads no value but those of the rows whose gradients it then writes.
+  // The second one reads none where numbers are kept. The result is read before both walks.
+  const auto [over_values, over_result] = overwrites;
+  const bool fits = over_result && kept.out.is_alone() && in.dst->rows == grad.rows;
+  AttentionGradients to{over_values ? src : FloatMatrix::make(src.rows, src.width),
+                        {},
+                        {},
+                        FloatMatrix::make(3, src.width),
+                        {},
+                        {}};
+  if (in.dst != nullptr) to.dst = fits ? kept.out : for_first_rows(*in.dst, grad.rows);
   FloatMatrix of_src, of_dst, logits, of_weight;
   if (in.edge_weight != nullptr) of_weight = FloatMatrix::make(kept.edge_weight.rows, kept.edge_weight.width);
   b.grad = grad.data;

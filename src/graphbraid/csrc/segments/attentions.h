@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include "attention/attention.h"
 #include "segments/rows.h"
@@ -67,10 +68,11 @@ struct Attention {
   // ops/message_kernel.py. wants_both: whether destinations and sources both get gradients.
   bool keeps_logits(const Map& map, bool wants_both) const;
   // reversed: the edges of the transpose. places: for each of them the edge of `map`, if dropout, rows of
-  // edges or kept numbers need it.
+  // edges or kept numbers need it. overwrites: whether the gradients of dot products may take the place of
+  // values, where numbers are kept, and of the result.
   AttentionGradients backward(const Map& map, const SpmmArgs& reversed, const int64_t* places,
-                              const AttentionInputs& in, const Attended& kept, FloatMatrix grad,
-                              bool keeps) const;
+                              const AttentionInputs& in, const Attended& kept, FloatMatrix grad, bool keeps,
+                              std::pair<bool, bool> overwrites) const;
 
  private:
   AttentionArgs arguments(const Map& map, const AttentionInputs& in, const Attended& kept) const;

@@ -100,6 +100,10 @@ std::vector<nb::object> Pass::backward(std::vector<std::optional<StridedFloats>>
       if (grad.data != nullptr && steps_[i].wants_any()) back(i, std::move(grad), given, held, to);
       if (!gives_up) continue;
       if (outside_[op.out] < 0) rows_[op.out].free();
+      for (const int value : op.reads())  // nothing reads these any more
+        if (outside_[value] < 0 && plan_->first_read[value] == static_cast<int>(i) &&
+            !is_read_by_maker(value))
+          rows_[value].free();
       steps_[i].sums.free();
       steps_[i].attended = {};
       steps_[i].sent = {};
@@ -164,11 +168,15 @@ FloatMatrix Pass::place_of(int value) {
   return place;
 }
 
+// Whether backward of the operation that makes a value reads it.
+bool Pass::is_read_by_maker(int value) const {
+  const int maker = value - static_cast<int>(plan_->num_reads);
+  return maker >= 0 && reads_result(plan_->operations[maker], steps_[maker]);
+}
+
 // Memory for the gradient of a value: its own, if nothing reads that any more.
 FloatMatrix Pass::gradient_of(int value, size_t reader) {
-  const int maker = value - static_cast<int>(plan_->num_reads);
-  const bool is_read = maker >= 0 && reads_result(plan_->operations[maker], steps_[maker]);
-  if (!is_read && gives_place(value, reader)) return place_of(value);
+  if (!is_read_by_maker(value) && gives_place(value, reader)) return place_of(value);
   return FloatMatrix::make(rows_[value].rows, rows_[value].width);
 }
 
@@ -237,16 +245,22 @@ void Pass::give_parameters(const Operation& op, const FloatMatrix& rows, Gradien
   }
 }
 
-void Pass::attend_back(const Operation& op, const Step& step, FloatMatrix grad,
+void Pass::attend_back(const Operation& op, size_t place, FloatMatrix grad,
                        const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                        Gradients& to) {
+  const Step& step = steps_[place];
   const Map& map = maps_[op.edges];
   const bool keeps = op.attention.keeps_logits(map, step.of_other && (step.of_x || step.of_key));
   const bool reads_edges = op.kind == Kind::kDot ? !op.messages->parameters.empty() : op.key >= 0;
   const auto [reversed, places] =
       transposed(op.edges, given, keeps || reads_edges || op.p > 0 || step.product != nullptr);
-  const AttentionGradients of = op.attention.backward(map, reversed, places, attention_inputs(op, step),
-                                                      step.attended, std::move(grad), keeps);
+  const bool is_dot = op.kind == Kind::kDot, over_result = is_dot && has_given_up_ && outside_[op.out] < 0;
+  const bool over_values =
+      is_dot && keeps && places != nullptr && !is_read_by_maker(op.x) && gives_place(op.x, place);
+  if (over_result) rows_[op.out].free();  // what attention keeps still has it
+  const AttentionGradients of =
+      op.attention.backward(map, reversed, places, attention_inputs(op, step), step.attended, std::move(grad),
+                            keeps, {over_values, over_result});
   const auto give = [&](int number, const float* from) {
     if (operand(number) != nullptr && operand_wants_[number])
       std::copy_n(from, operand(number)->size(), gradient(number, to));
@@ -414,7 +428,7 @@ void Pass::back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>&
     case Kind::kGat:
     case Kind::kGatv2:
     case Kind::kDot:
-      return attend_back(op, step, std::move(grad), given, held, to);
+      return attend_back(op, place, std::move(grad), given, held, to);
     case Kind::kMessages:
       return message_back(op, step, std::move(grad), given, held, to);
     case Kind::kGine: {

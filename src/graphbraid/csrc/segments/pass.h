@@ -89,6 +89,7 @@ class Pass {
 
   // Backward.
   float* gradient(int number, Gradients& to) const;
+  bool is_read_by_maker(int value) const;
   bool gives_place(int value, size_t reader) const;
   FloatMatrix place_of(int value);
   FloatMatrix gradient_of(int value, size_t reader);
@@ -99,7 +100,7 @@ class Pass {
   std::pair<SpmmArgs, const int64_t*> transposed(int number, const std::vector<std::optional<Map>>& given,
                                                  bool with_places);
   void give_parameters(const Operation& op, const FloatMatrix& rows, Gradients& to) const;
-  void attend_back(const Operation& op, const Step& step, FloatMatrix grad,
+  void attend_back(const Operation& op, size_t place, FloatMatrix grad,
                    const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                    Gradients& to);
   void message_back(const Operation& op, const Step& step, FloatMatrix grad,
