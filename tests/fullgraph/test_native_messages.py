@@ -305,7 +305,7 @@ def test_a_segment_refuses_messages_that_do_not_fit():
         programs = [None, steps, *[None] * 7][:count]
         find = partial(lambda *_: ([[], []], programs))
         messages = [*sources], [], [], heads, columns, [kind], False, False, find, None
-        return segment([fields], 1, 0, [1], (1.0, 1.0, 1.0), 0.01, [messages])
+        return segment([fields], 1, 0, [1], (1.0, 1.0, 1.0), 0.01, -1, [messages])
 
     def run(of, *, of_edges=((None, None),)):
         begun = of.begin([rows], [], [(edges, 3, 3)], [], [*of_edges])

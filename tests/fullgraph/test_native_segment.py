@@ -210,6 +210,9 @@ def test_gine_maps_few_features_where_it_reads_edges(features, width, frozen, mo
 
 LARGE_STEPS = {
     "GINE": lambda: OfEdges(lambda i, o: pyg.GINEConv(pyg.MLP([i, 64, o], norm=None), edge_dim=FEATURES), 64),
+    "TransformerConv": lambda: OfEdges(
+        lambda i, o: pyg.TransformerConv(i, o // 4, heads=4, edge_dim=FEATURES), 64
+    ),
 }
 
 
