@@ -208,11 +208,13 @@ def test_gine_maps_few_features_where_it_reads_edges(features, width, frozen, mo
     assert assert_same_bits(model, call, monkeypatch, rounds=rounds)
 
 
+PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": SCALERS[:3], "deg": DEGREES}
 LARGE_STEPS = {
     "GINE": lambda: OfEdges(lambda i, o: pyg.GINEConv(pyg.MLP([i, 64, o], norm=None), edge_dim=FEATURES), 64),
     "TransformerConv": lambda: OfEdges(
         lambda i, o: pyg.TransformerConv(i, o // 4, heads=4, edge_dim=FEATURES), 64
     ),
+    "PNA": lambda: OfEdges(partial(pyg.PNAConv, **PNA, edge_dim=FEATURES), 64),
 }
 
 
@@ -236,16 +238,18 @@ def test_a_step_along_edges_takes_a_third_of_pygs_memory(name):
     assert 3 * peak(lambda: engine(batch)) < peak(lambda: model(*call))
 
 
-def test_gines_gradients_of_mapped_edges_do_not_depend_on_the_number_of_threads():
+@pytest.mark.parametrize("name", LARGE_STEPS)
+def test_gradients_of_mapped_edges_and_of_rows_made_for_a_product_do_not_depend_on_the_number_of_threads(
+    name,
+):
     torch.manual_seed(0)
-    edge_index = torch.randint(2_000, (2, 30_000))
-    model, call = pyg.GINEConv(nn.Linear(9, 4), edge_dim=3), (torch.randn(2_000, 9), edge_index)
-    call, results = (*call, torch.randn(30_000, 3)), []
+    model, edge_index, results = LARGE_STEPS[name]().eval(), torch.randint(2_500, (2, 20_000)), []
+    call = torch.randn(2_500, CHANNELS), edge_index, torch.randn(20_000, FEATURES)
     before = torch.get_num_threads()
     try:
         for count in (1, 3):
             torch.set_num_threads(count)
-            results.append(found(model, call)[0])
+            results.append(found(model, call, twice=True)[0])
     finally:
         torch.set_num_threads(before)
     assert all(map(torch.equal, *results))
@@ -421,7 +425,7 @@ def test_a_model_with_attention_is_one_segment(name):
 
 
 def test_pna_is_one_segment_and_equals_its_operations(monkeypatch):
-    """Several reductions are written where they stand beside a node's own row."""
+    """Several reductions are made, beside a node's own row, where the product behind them reads some rows."""
     torch.manual_seed(0)
     how = {"aggregators": ["mean", "min", "max", "std"], "scalers": ["identity", "amplification"]}
     model = pyg.PNA(CHANNELS, 8, 2, CLASSES, deg=torch.ones(16, dtype=torch.long), **how)

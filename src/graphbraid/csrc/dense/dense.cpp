@@ -29,6 +29,10 @@ void run_tall_gram(const TallGramArgs& g) {
   if (g.height > 0 && g.width > 0) GB_PICK(tall_gram)(g);
 }
 
+void run_tall_gram_round(const GramRoundArgs& round) {
+  if (round.gram.height > 0 && round.gram.width > 0) GB_PICK(tall_gram_round)(round);
+}
+
 // Returns the number of ids, or of rows without ids; refuses an id that is none of the rows'.
 static int64_t rows_by_id(const OptionalIds& ids, int64_t rows) {
   if (!ids) return rows;
@@ -101,7 +105,7 @@ static void tall_gram_round(const FloatRows& a, const FloatRows& b, const Array1
   round.sums = sums.data();
   round.ends = ends;
   nb::gil_scoped_release release;
-  if (g.height > 0 && g.width > 0) GB_PICK(tall_gram_round)(round);
+  run_tall_gram_round(round);
 }
 
 constexpr int64_t kSide = 16;  // of the squares in which a matrix is transposed: a line of floats

@@ -71,6 +71,8 @@ inline int64_t gram_round_rows(int64_t num_rows, int64_t part, int64_t first, in
   return std::max<int64_t>(std::min(last, size) - first, 0);
 }
 
+void run_tall_gram_round(const GramRoundArgs& round);
+
 // The number of elements of `sums`, enough for any vector length and for the transposed product.
 inline int64_t gram_sums_length(int64_t num_rows, int64_t height, int64_t width) {
   const auto whole = [](int64_t columns) { return (columns + 15) / 16 * 16; };

@@ -245,6 +245,85 @@ void Pass::give_parameters(const Operation& op, const FloatMatrix& rows, Gradien
   }
 }
 
+// Memory for the gradients that give_rows adds to.
+void Pass::begin_gradient(int value, std::vector<FloatMatrix>& held) const {
+  if (!wants_[value]) return;
+  FloatMatrix& of = held[value];
+  if (!plan_->by_rows[value]) {
+    const FloatMatrix before = of, &rows = rows_[value];
+    if (before.data == nullptr) of = FloatMatrix::zeros(rows.rows, rows.width);
+    if (before.data == nullptr || before.own.use_count() == 2) return;
+    of = FloatMatrix::make(rows.rows, rows.width);
+    return copy_rows(before, of);
+  }
+  const Operation& op = plan_->maker(value);
+  if (op.kind == Kind::kMessages)
+    of = op.messages->for_gradients_of_sums(maps_[op.edges]);
+  else
+    for (const int part : op.reads()) begin_gradient(part, held);
+}
+
+// Gives the gradient of rows of a value, from `first` on, to what these are made of. May overwrite it.
+void Pass::give_rows(int value, int64_t first, const FloatMatrix& grad,
+                     std::vector<FloatMatrix>& held) const {
+  if (!wants_[value]) return;
+  if (!plan_->by_rows[value]) {
+    const FloatMatrix to = held[value].part(first, grad.rows);
+    return add_rows(to, grad, to);
+  }
+  const Operation& op = plan_->maker(value);
+  if (op.kind == Kind::kMessages) {
+    const Sent& sent = steps_[value - plan_->num_reads].sent;
+    return op.messages->finish_back(maps_[op.edges], sent, first, grad, held[value]);
+  }
+  for_each_beside(op, [&](int part, int64_t column, int64_t width) {
+    give_rows(part, first, grad.columns(column, width), held);
+  });
+}
+
+// Backward of a product of a value that is made by rows: the gradient of the weight, if it has memory, with
+// the bits of gram, and those of what the rows are made of.
+void Pass::product_back_by_rows(const FloatMatrix& grad, const Operand& weight, int value, float* of_weight,
+                                std::vector<FloatMatrix>& held) const {
+  const int64_t rows = grad.rows, width = rows_[value].width, parts = gram_parts(rows);
+  const int64_t at_once = std::max<int64_t>(1, std::min(rows, rows_made_at_once(width)) / parts);
+  const FloatMatrix made = FloatMatrix::make(at_once * parts, width);
+  GramRoundArgs round{{.num_rows = rows,
+                       .height = grad.width,
+                       .width = width,
+                       .a = grad.data,
+                       .a_stride = grad.stride,
+                       .b = made.data,
+                       .b_stride = width,
+                       .out = of_weight}};
+  FloatMatrix of_gram;
+  if (of_weight != nullptr) of_gram = FloatMatrix::make(1, gram_sums_length(rows, grad.width, width));
+  round.sums = of_gram.data;
+  begin_gradient(value, held);
+  const auto each_part = [&](const auto& body) {
+    int64_t at = 0;
+    for (int64_t part = 0; part < parts; ++part) {
+      const int64_t count = gram_round_rows(rows, part, round.first, round.last);
+      body(gram_part_begin(rows, part) + round.first, made.part(at, count));
+      at += count;
+    }
+  };
+  while (!round.ends) {
+    round.last = round.first + at_once;
+    round.ends = round.last * parts >= rows;
+    if (of_weight != nullptr) {
+      each_part([&](int64_t first, const FloatMatrix& some) { fill_rows(value, first, some); });
+      run_tall_gram_round(round);
+    }
+    if (wants_[value])
+      each_part([&](int64_t first, const FloatMatrix& some) {
+        multiply(grad.part(first, some.rows), weight.whole(), some);
+        give_rows(value, first, some, held);
+      });
+    round.first = round.last;
+  }
+}
+
 void Pass::attend_back(const Operation& op, size_t place, FloatMatrix grad,
                        const std::vector<std::optional<Map>>& given, std::vector<FloatMatrix>& held,
                        Gradients& to) {
@@ -297,6 +376,13 @@ void Pass::message_back(const Operation& op, const Step& step, FloatMatrix grad,
   const bool reads_edges = features_[op.edge_rows] || weights_[op.edge_rows];
   if (transposes(op, step)) std::tie(turned, places) = transposed(op.edges, given, reads_edges);
   need(!reads_edges || places != nullptr || turned.num_edges == 0, "rows of edges need the places of edges");
+  if (of.is_several() && !plan_->by_rows[op.out]) {
+    const FloatMatrix of_rows = FloatMatrix::make(grad.rows, grad.width),
+                      of_sums = of.for_gradients_of_sums(maps_[op.edges]);
+    copy_rows(grad, of_rows);
+    of.finish_back(maps_[op.edges], step.sent, 0, of_rows, of_sums);
+    grad = of_sums;
+  }
   of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out], std::move(grad),
               gradients);
   for (const MessageSide side : {kSources, kDestinations})
@@ -399,6 +485,11 @@ void Pass::back(size_t place, FloatMatrix grad, std::vector<std::optional<Map>>&
     case Kind::kLinear:
       for (const bool is_other : {false, true}) {
         const int value = is_other ? op.other : op.x, number = is_other ? op.other_weight : op.weight;
+        if (value >= 0 && plan_->by_rows[value]) {
+          const bool learns = is_other ? step.of_other_weight : step.of_weight;
+          product_back_by_rows(grad, *operand(number), value, learns ? gradient(number, to) : nullptr, held);
+          continue;
+        }
         if (is_other ? step.of_other_weight : step.of_weight) gram_to(grad, rows_[value], number);
         if (is_other ? step.of_other : step.of_x)
           multiply_back(grad, (is_other ? other_weight : weight)->whole(), value, place, held[value]);

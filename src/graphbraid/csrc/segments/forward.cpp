@@ -71,7 +71,7 @@ std::tuple<std::vector<nb::object>, std::vector<int>, std::vector<int>> Pass::fo
       if (steps_[i].is_joined) continue;
       run(op, steps_[i], i);
       for (const int value : op.reads())
-        if (is_last_read(value, i) && !kept_[value]) rows_[value].free();
+        if (is_last_read(value, i) && !kept_[value]) free_rows(value, i);
       if (const Operation* product = steps_[i].product)
         if (is_last_read(product->x, i - 1) && !kept_[product->x]) rows_[product->x].free();
     }
@@ -266,6 +266,11 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   const auto note_value = [&](int value) {
     kept_[value] = true;
     if (outside_[value] >= 0) reads_.push_back(outside_[value]);
+    if (!plan_->by_rows[value] || plan_->maker(value).kind != Kind::kSideBySide) return;
+    for (const int part : plan_->maker(value).reads()) {
+      kept_[part] = true;
+      if (outside_[part] >= 0) reads_.push_back(outside_[part]);
+    }
   };
   const auto note_operand = [&](int number) {
     if (operand(number) != nullptr)
@@ -315,35 +320,51 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   }
 }
 
-// The place of several reductions beside other values, if no other operation reads them; else nothing.
-FloatMatrix Pass::place_beside(const Operation& op) {
-  const int reader = plan_->first_read[op.out];
-  if (op.kind != Kind::kMessages || op.messages->width_out() == op.messages->width || reader < 0 ||
-      reader != plan_->last_read[op.out] || outside_[op.out] >= 0)
-    return {};
-  const Operation& beside = plan_->operations[reader];
-  const std::vector<int> read = beside.reads();
-  if (beside.kind != Kind::kSideBySide || std::count(read.begin(), read.end(), op.out) > 1) return {};
-  FloatMatrix& whole = rows_[beside.out];
-  if (whole.data == nullptr) whole = FloatMatrix::make(whole.rows, whole.width);
-  FloatMatrix found;
-  for_each_beside(beside, [&](int value, int64_t first, int64_t width) {
-    if (value == op.out) found = whole.columns(first, width);
+// Makes rows of a value, or copies them, as many as `to` has.
+void Pass::fill_rows(int value, int64_t first, const FloatMatrix& to) const {
+  if (!plan_->by_rows[value]) return copy_rows(rows_[value].part(first, to.rows), to);
+  const Operation& op = plan_->maker(value);
+  if (op.kind == Kind::kMessages)
+    return op.messages->finish(maps_[op.edges], steps_[value - plan_->num_reads].sent, first, to);
+  for_each_beside(op, [&](int part, int64_t column, int64_t width) {
+    fill_rows(part, first, to.columns(column, width));
   });
-  return found;
+}
+
+void Pass::multiply_value(int value, const Strided& b, const FloatMatrix& out, bool add,
+                          const Epilogue* after) const {
+  const FloatMatrix& x = rows_[value];
+  if (!plan_->by_rows[value]) return multiply(x, b, out, add, after);
+  const FloatMatrix made = FloatMatrix::make(std::min(x.rows, rows_made_at_once(x.width)), x.width);
+  for (int64_t first = 0; first < x.rows; first += made.rows) {
+    const FloatMatrix some = made.first(std::min(made.rows, x.rows - first));
+    fill_rows(value, first, some);
+    multiply(some, b, out.part(first, some.rows), add);
+  }
+  if (after != nullptr) run_epilogue(epilogue_arguments(out, out, *after));
+}
+
+// Frees what nothing reads after this place.
+void Pass::free_rows(int value, size_t place) {
+  if (!plan_->by_rows[value]) return rows_[value].free();
+  const Operation& op = plan_->maker(value);
+  if (op.kind != Kind::kMessages) {
+    for (const int part : op.reads())
+      if (is_last_read(part, place) && !kept_[part]) free_rows(part, place);
+  } else if (Step& step = steps_[value - plan_->num_reads]; !step.wants_any()) {
+    step.sent = {};
+  }
 }
 
 FloatMatrix Pass::result(const Operation& op, size_t place) {
   FloatMatrix& out = rows_[op.out];
-  if (out.data != nullptr) return out;
+  if (out.data != nullptr || plan_->by_rows[op.out]) return out;
   const FloatMatrix& x = rows_[op.x];
   // In place if nobody else reads these rows: no later operation, not backward, and no view of them.
   const bool overwrites =
       op.kind == Kind::kEpilogue && is_last_read(op.x, place) && !kept_[op.x] && x.own.use_count() == 1;
   if (overwrites || op.kind == Kind::kFirstRows)
     out = x.first(out.rows);
-  else if (const FloatMatrix beside = place_beside(op); beside.data != nullptr)
-    out = beside;
   else
     out = FloatMatrix::make(out.rows, out.width);
   return out;
@@ -373,8 +394,8 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
     case Kind::kAggregate:
       return sum_over(arguments_of(maps_[op.edges]), x, out, op.other < 0 ? nullptr : &rows_[op.other]);
     case Kind::kLinear:
-      if (other_weight != nullptr) multiply(rows_[op.other], other_weight->turned(), out);
-      return multiply(x, weight->turned(), out, other_weight != nullptr, after);
+      if (other_weight != nullptr) multiply_value(op.other, other_weight->turned(), out, false, nullptr);
+      return multiply_value(op.x, weight->turned(), out, other_weight != nullptr, after);
     case Kind::kEpilogue:
       return run_epilogue(epilogue_arguments(x, out, epilogue));
     case Kind::kFirstRows:
@@ -383,9 +404,9 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
     case Kind::kRowSum:
       return add_rows(x, rows_[op.other], out);
     case Kind::kSideBySide:
+      if (out.data == nullptr) return;
       for_each_beside(op, [&](int value, int64_t first, int64_t width) {
-        const FloatMatrix to = out.columns(first, width);
-        if (rows_[value].data != to.data) copy_rows(rows_[value], to);
+        copy_rows(rows_[value], out.columns(first, width));
       });
       return;
     case Kind::kMeanOfHeads:
@@ -396,7 +417,11 @@ void Pass::run(const Operation& op, Step& step, size_t place) {
       return op.attention.forward(maps_[op.edges], attention_inputs(op, step), out, step.attended,
                                   step.wants_any());
     case Kind::kMessages:
-      return op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
+      op.messages->forward(maps_[op.edges], message_inputs(op), out, step.sent, step.wants_any());
+      if (!op.messages->is_several() || out.data == nullptr) return;
+      op.messages->finish(maps_[op.edges], step.sent, 0, out);
+      if (!step.wants_any()) step.sent = {};
+      return;
     case Kind::kGine:
       return sum_rectified(maps_[op.edges], x, rows_[op.other], EdgeMap(weight, operand(op.bias)).how,
                            op.factor, out);

@@ -26,6 +26,7 @@ bool Pass::joins_attention(const Operation& op, const Step& step) const {
   const size_t place = steps_.size();
   if (place + 1 == plan_->operations.size()) return false;
   const Operation& next = plan_->operations[place + 1];
+  if (plan_->by_rows[op.x]) return false;  // such rows are never there as a whole
   const bool is_plain = op.other < 0 && operand(op.bias) == nullptr && op.act == 0 && op.p == 0;
   const bool is_alone = plan_->first_read[op.out] == plan_->last_read[op.out] && outside_[op.out] < 0;
   const FloatMatrix &x = rows_[op.x], &mapped = rows_[op.out];

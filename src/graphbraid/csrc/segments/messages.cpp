@@ -235,16 +235,13 @@ void Messages::forward(const Map& map, MessageInputs in, const FloatMatrix& out,
       sums.push_back(several_ ? FloatMatrix::make(map.num_dst, width) : out);
     programs.forward->run(edges, in, heads, sums, false, {}, sent.counts());
     if (sent.count.data != nullptr && shares_zeros_) count_zeros(map, sums, sent);
-    if (several_) {
-      several_->finish(map, sent.averages, kinds_, sums, out);
-      sent.kept = std::move(sums);
-    }
+    if (several_) sent.kept = std::move(sums);
   }
   if (is_mean_)
     each_number(out, out, [&](float& mean, float sum, int64_t v) {
       mean = sum * (1.0f / static_cast<float>(std::max<int64_t>(map.degree(v), 1)));
     });
-  if (!trains) sent = {};
+  if (!trains && !several_) sent = {};
 }
 
 // Counts the zero of a maximum or minimum that is zero among its ties.
@@ -265,8 +262,9 @@ void Messages::count_zeros(const Map& map, const std::vector<FloatMatrix>& sums,
 // gradient, and behind that of an extremum, the extremum.
 std::vector<FloatMatrix> Messages::gradients_of_sums(const Map& map, const Sent& sent, const FloatMatrix& out,
                                                      FloatMatrix grad) const {
-  std::vector<FloatMatrix> given{grad}, found;
-  if (several_) given = several_->gradients(map, sent.averages, kinds_, sent.kept, grad);
+  std::vector<FloatMatrix> given, found;
+  for (size_t i = 0; i < kinds_.size(); ++i)
+    given.push_back(grad.part(static_cast<int64_t>(i) * map.num_dst, map.num_dst));
   grad = {};
   const int32_t* counts = sent.counts();
   for (size_t i = 0; i < kinds_.size(); ++i) {

@@ -108,6 +108,8 @@ class Messages {
   bool reads_result(const MessagePrograms& programs) const {
     return !several_ && (num_extrema() > 0 || programs.softmax.has_value());
   }
+  // Whether the result is several reductions side by side.
+  bool is_several() const { return several_.has_value(); }
   // Columns of the result.
   int64_t width_out() const { return several_ ? width * several_->parts() : width; }
   // What an operation keeps, without what forward computes. With the GIL.
@@ -115,9 +117,22 @@ class Messages {
              const std::vector<bool>& learned) const {
     return {programs(map, wanted, learned), several_ ? several_->averages() : std::tuple{1.0f, 1.0f}, {}, {}};
   }
+  // Of several reductions, it leaves the sums in `sent`, and no result.
   void forward(const Map& map, MessageInputs in, const FloatMatrix& out, Sent& sent, bool trains) const;
-  // reversed: the edges of the transpose. places: for each of them the edge of `map`, if messages read rows
-  // of edges.
+  // Of several reductions, so many rows of the result as `out` has, from `first` on.
+  void finish(const Map& map, const Sent& sent, int64_t first, const FloatMatrix& out) const {
+    several_->finish(map, sent.averages, kinds_, sent.kept, first, out);
+  }
+  // And from the gradient of these rows that of the same rows of each sum. They stand one below the other.
+  void finish_back(const Map& map, const Sent& sent, int64_t first, const FloatMatrix& grad,
+                   const FloatMatrix& to) const {
+    several_->gradients(map, sent.averages, kinds_, sent.kept, first, grad, to);
+  }
+  FloatMatrix for_gradients_of_sums(const Map& map) const {
+    return FloatMatrix::make(map.num_dst * static_cast<int64_t>(kinds_.size()), width);
+  }
+  // grad: of several reductions, that of the sums. reversed: the edges of the transpose. places: for each of
+  // them the edge of `map`, if messages read rows of edges.
   void backward(const Map& map, const SpmmArgs& reversed, const int64_t* places, MessageInputs in,
                 const Sent& sent, const FloatMatrix& out, FloatMatrix grad, const MessageGradients& to) const;
 

@@ -73,10 +73,12 @@ class Pass {
   bool joins_attention(const Operation& op, const Step& step) const;
   bool narrows(const Map& map, int64_t in, int64_t out, const Step& step) const;
   void note_reads(const Operation& op, const Step& step);
-  FloatMatrix place_beside(const Operation& op);
+  void fill_rows(int value, int64_t first, const FloatMatrix& to) const;
+  void multiply_value(int value, const Strided& b, const FloatMatrix& out, bool add,
+                      const Epilogue* after) const;
   // Calls body(value, its first column, its columns) for each value that stands beside others.
   template <typename Body>
-  void for_each_beside(const Operation& op, const Body& body) {
+  void for_each_beside(const Operation& op, const Body& body) const {
     int64_t first = 0;
     for (const int value : op.reads()) {
       body(value, first, rows_[value].width);
@@ -84,6 +86,7 @@ class Pass {
     }
   }
   bool opens_long_loops() const;
+  void free_rows(int value, size_t place);
   FloatMatrix result(const Operation& op, size_t place);
   void run(const Operation& op, Step& step, size_t place);
 
@@ -96,6 +99,10 @@ class Pass {
   int gate_of(int value, size_t reader, const FloatMatrix& held) const;
   void sum_back(const Operation& op, size_t place, std::vector<std::optional<Map>>& given,
                 const FloatMatrix& grad, FloatMatrix& held, const FloatMatrix& own = {});
+  void begin_gradient(int value, std::vector<FloatMatrix>& held) const;
+  void give_rows(int value, int64_t first, const FloatMatrix& grad, std::vector<FloatMatrix>& held) const;
+  void product_back_by_rows(const FloatMatrix& grad, const Operand& weight, int value, float* of_weight,
+                            std::vector<FloatMatrix>& held) const;
   void multiply_back(const FloatMatrix& grad, const Strided& b, int value, size_t place, FloatMatrix& held);
   std::pair<SpmmArgs, const int64_t*> transposed(int number, const std::vector<std::optional<Map>>& given,
                                                  bool with_places);

@@ -1,6 +1,7 @@
 // What a segment is: its operations, with the values and operands that they read, by number.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -93,9 +94,41 @@ struct Plan {
   size_t num_tensors;
   std::vector<int> writes;                 // the values that are read after it
   std::vector<int> first_read, last_read;  // by value: the operations that read it; -1: none
+  // By value: whether only a product reads it, which makes some rows at a time where it needs them. Several
+  // reductions side by side are several times as wide as what they are made of.
+  std::vector<bool> by_rows;
   Rates rates;
   double leaky_slope;
   int look_microseconds;  // see begin_pass
+
+  // The operation that makes a value.
+  const Operation& maker(int value) const { return operations[value - num_reads]; }
+  // Finds the values that are made by rows. What they are made of is then read by the product.
+  void find_by_rows() {
+    by_rows.assign(first_read.size(), false);
+    const auto only_reader = [&](int value) -> const Operation* {
+      const int place = first_read[value];
+      if (place < 0 || place != last_read[value] || std::count(writes.begin(), writes.end(), value) > 0)
+        return nullptr;
+      const std::vector<int> read = operations[place].reads();
+      return std::count(read.begin(), read.end(), value) == 1 ? &operations[place] : nullptr;
+    };
+    for (const Operation& op : operations) {
+      if (op.kind != Kind::kMessages || !op.messages->is_several()) continue;
+      const Operation* reader = only_reader(op.out);
+      const bool is_beside = reader != nullptr && reader->kind == Kind::kSideBySide;
+      const Operation* product = is_beside ? only_reader(reader->out) : reader;
+      if (product == nullptr || product->kind != Kind::kLinear) continue;
+      const bool is_x = product->x == (is_beside ? reader->out : op.out);
+      const int weight = is_x ? product->weight : product->other_weight;
+      if (weight < 0 || views[weight].turned) continue;
+      by_rows[op.out] = true;
+      if (!is_beside) continue;
+      by_rows[reader->out] = true;
+      for (const int value : reader->reads())
+        last_read[value] = std::max(last_read[value], first_read[reader->out]);
+    }
+  }
 };
 
 }  // namespace gb

@@ -36,6 +36,7 @@ class Segment {
                                         std::move(writes),
                                         std::vector<int>(num_reads + operations.size(), -1),
                                         std::vector<int>(num_reads + operations.size(), -1),
+                                        {},
                                         {row_bytes, stream_bytes, multiply_flops},
                                         leaky_slope,
                                         look_microseconds});
@@ -88,6 +89,7 @@ class Segment {
     }
     for (const int value : plan_->writes)
       need_count(value, static_cast<int64_t>(num_reads), next - 1, "writes");
+    plan_->find_by_rows();
   }
 
   // None where the segment cannot run on what is given; see Pass.

@@ -77,72 +77,112 @@ SeveralReductions::Factors SeveralReductions::factors(int64_t degree,
 
 void SeveralReductions::finish(const Map& map, std::tuple<float, float> averages,
                                const std::vector<MessageSum>& kinds, const std::vector<FloatMatrix>& sums,
-                               const FloatMatrix& out) const {
+                               int64_t first, const FloatMatrix& out) const {
   const int64_t num_parts = parts(), count = num_parts / static_cast<int64_t>(scalers_.size());
   const int64_t columns = sums[0].width / heads_;
-  each_row(out.rows, out.width, [&](int64_t v) {
-    const SumRows of(kinds, sums, v);
-    const auto [share, by] = factors(map.degree(v), averages);
-    const auto value = [&, share = share](Reduction reduction, int64_t i) {
-      if (reduction == Reduction::kSum) return of.sum[i];
-      if (reduction == Reduction::kMax) return of.max[i];
-      if (reduction == Reduction::kMin) return of.min[i];
-      const float mean = of.sum[i] * share;
-      if (reduction == Reduction::kMean) return mean;
-      const float variance = of.squares[i] * share - mean * mean;
-      if (reduction == Reduction::kVariance) return variance;
-      const float root = std::sqrt(std::max(variance, kLeastVariance));
-      return root <= kLeastDeviation ? 0.0f : root;
-    };
+  each_row(out.rows, out.width, [&](int64_t i) {
+    const SumRows of(kinds, sums, first + i);
+    const auto [share, by] = factors(map.degree(first + i), averages);
     for (int64_t h = 0; h < heads_; ++h)
       for (int64_t n = 0; n < count; ++n) {
         // The first part has the numbers without a factor until all others have theirs.
-        float* first = out.data + v * out.stride + (h * num_parts + n) * columns;
-        for (int64_t c = 0; c < columns; ++c) first[c] = value(reductions_[n], h * columns + c);
+        float* __restrict plain = out.data + i * out.stride + (h * num_parts + n) * columns;
+        const auto make = [&](const auto& value) {
+          for (int64_t c = 0; c < columns; ++c) plain[c] = value(h * columns + c);
+        };
+        const auto variance = [&, share = share](int64_t c) {
+          const float mean = of.sum[c] * share;
+          return of.squares[c] * share - mean * mean;
+        };
+        switch (reductions_[n]) {
+          case Reduction::kSum:
+            make([&](int64_t c) { return of.sum[c]; });
+            break;
+          case Reduction::kMean:
+            make([&, share = share](int64_t c) { return of.sum[c] * share; });
+            break;
+          case Reduction::kMax:
+            make([&](int64_t c) { return of.max[c]; });
+            break;
+          case Reduction::kMin:
+            make([&](int64_t c) { return of.min[c]; });
+            break;
+          case Reduction::kVariance:
+            make(variance);
+            break;
+          case Reduction::kDeviation:
+            make([&](int64_t c) { return std::max(variance(c), kLeastVariance); });
+            for (int64_t c = 0; c < columns; ++c) {
+              const float root = std::sqrt(plain[c]);
+              plain[c] = root <= kLeastDeviation ? 0.0f : root;
+            }
+        }
         for (size_t s = scalers_.size(); s-- > 0;) {
-          float* row = first + static_cast<int64_t>(s) * count * columns;
-          for (int64_t c = 0; c < columns; ++c) row[c] = first[c] * by[s];
+          float* row = plain + static_cast<int64_t>(s) * count * columns;
+          for (int64_t c = 0; c < columns; ++c) row[c] = plain[c] * by[s];
         }
       }
   });
 }
 
-std::vector<FloatMatrix> SeveralReductions::gradients(const Map& map, std::tuple<float, float> averages,
-                                                      const std::vector<MessageSum>& kinds,
-                                                      const std::vector<FloatMatrix>& sums,
-                                                      const FloatMatrix& grad) const {
+void SeveralReductions::gradients(const Map& map, std::tuple<float, float> averages,
+                                  const std::vector<MessageSum>& kinds, const std::vector<FloatMatrix>& sums,
+                                  int64_t first, const FloatMatrix& grad, const FloatMatrix& to) const {
   const int64_t num_parts = parts(), count = num_parts / static_cast<int64_t>(scalers_.size());
-  const int64_t columns = sums[0].width / heads_;
+  const int64_t width = sums[0].width, columns = width / heads_;
   std::vector<FloatMatrix> found;
-  for (const FloatMatrix& one : sums) found.push_back(FloatMatrix::zeros(one.rows, one.width));
-  each_row(grad.rows, grad.width, [&](int64_t v) {
-    const SumRows of(kinds, sums, v), to(kinds, found, v);
+  for (size_t k = 0; k < kinds.size(); ++k)
+    found.push_back(to.part(static_cast<int64_t>(k) * map.num_dst, map.num_dst));
+  each_row(grad.rows, grad.width, [&](int64_t row) {
+    const int64_t v = first + row;
+    const SumRows of(kinds, sums, v), into(kinds, found, v);
+    for (const FloatMatrix& one : found) std::fill_n(one.data + v * one.stride, width, 0.0f);
     const auto [share, by] = factors(map.degree(v), averages);
     for (int64_t h = 0; h < heads_; ++h)
       for (int64_t n = 0; n < count; ++n) {
-        const float* first = grad.data + v * grad.stride + (h * num_parts + n) * columns;
-        const Reduction reduction = reductions_[n];
-        for (int64_t c = 0; c < columns; ++c) {
-          const int64_t i = h * columns + c;
-          float given = 0;
-          for (size_t s = 0; s < scalers_.size(); ++s)
-            given += first[static_cast<int64_t>(s) * count * columns + c] * by[s];
-          if (reduction == Reduction::kSum) to.sum[i] += given;
-          if (reduction == Reduction::kMax) to.max[i] += given;
-          if (reduction == Reduction::kMin) to.min[i] += given;
-          if (reduction == Reduction::kMean) to.sum[i] += given * share;
-          if (reduction < Reduction::kVariance) continue;
-          const float mean = of.sum[i] * share, variance = of.squares[i] * share - mean * mean;
-          if (reduction == Reduction::kDeviation) {
+        // The scalers' shares are added up where the first one's is; nothing else reads the gradient.
+        float* __restrict given = grad.data + row * grad.stride + (h * num_parts + n) * columns;
+        for (size_t s = 0; s < scalers_.size(); ++s) {
+          const float* other = given + static_cast<int64_t>(s) * count * columns;
+          for (int64_t c = 0; c < columns; ++c)
+            given[c] = s == 0 ? other[c] * by[s] : given[c] + other[c] * by[s];
+        }
+        const auto give = [&](float* of_sum, float by_how_much) {
+          float* __restrict target = of_sum + h * columns;
+          for (int64_t c = 0; c < columns; ++c) target[c] += given[c] * by_how_much;
+        };
+        switch (reductions_[n]) {
+          case Reduction::kSum:
+            give(into.sum, 1.0f);
+            continue;
+          case Reduction::kMean:
+            give(into.sum, share);
+            continue;
+          case Reduction::kMax:
+            give(into.max, 1.0f);
+            continue;
+          case Reduction::kMin:
+            give(into.min, 1.0f);
+            continue;
+          case Reduction::kVariance:
+          case Reduction::kDeviation:
+            break;
+        }
+        const float *sum = of.sum + h * columns, *squares = of.squares + h * columns;
+        float* __restrict of_sum = into.sum + h * columns, * __restrict of_squares =
+                                                               into.squares + h * columns;
+        if (reductions_[n] == Reduction::kDeviation)
+          for (int64_t c = 0; c < columns; ++c) {
+            const float mean = sum[c] * share, variance = squares[c] * share - mean * mean;
             const float root = std::sqrt(std::max(variance, kLeastVariance));
-            given = variance >= kLeastVariance && root > kLeastDeviation ? given / (2.0f * root) : 0.0f;
+            given[c] = variance >= kLeastVariance && root > kLeastDeviation ? given[c] / (2.0f * root) : 0.0f;
           }
-          to.squares[i] += given * share;
-          to.sum[i] -= 2.0f * given * mean * share;
+        for (int64_t c = 0; c < columns; ++c) {
+          of_squares[c] += given[c] * share;
+          of_sum[c] -= 2.0f * given[c] * (sum[c] * share) * share;
         }
       }
   });
-  return found;
 }
 
 }  // namespace gb

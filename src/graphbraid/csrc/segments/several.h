@@ -27,13 +27,13 @@ class SeveralReductions {
   int64_t parts() const { return static_cast<int64_t>(reductions_.size() * scalers_.size()); }
   // The averages of degrees and of their logarithms, as they are now. With the GIL.
   std::tuple<float, float> averages() const;
-  // sums: by kind, (num_dst, width) each.
+  // Makes so many rows as `out` has, from `first` on. sums: by kind, (num_dst, width) each.
   void finish(const Map& map, std::tuple<float, float> averages, const std::vector<MessageSum>& kinds,
-              const std::vector<FloatMatrix>& sums, const FloatMatrix& out) const;
-  // The gradients of the sums.
-  std::vector<FloatMatrix> gradients(const Map& map, std::tuple<float, float> averages,
-                                     const std::vector<MessageSum>& kinds,
-                                     const std::vector<FloatMatrix>& sums, const FloatMatrix& grad) const;
+              const std::vector<FloatMatrix>& sums, int64_t first, const FloatMatrix& out) const;
+  // From the gradient of these rows, that of the same rows of the sums, which stand one below the other.
+  void gradients(const Map& map, std::tuple<float, float> averages, const std::vector<MessageSum>& kinds,
+                 const std::vector<FloatMatrix>& sums, int64_t first, const FloatMatrix& grad,
+                 const FloatMatrix& to) const;
 
  private:
   enum class Reduction : int { kSum, kMean, kMax, kMin, kVariance, kDeviation };
