@@ -212,7 +212,7 @@ PNA = {"aggregators": ["mean", "min", "max", "std"], "scalers": SCALERS[:3], "de
 LARGE_STEPS = {
     "GINE": lambda: OfEdges(lambda i, o: pyg.GINEConv(pyg.MLP([i, 64, o], norm=None), edge_dim=FEATURES), 64),
     "TransformerConv": lambda: OfEdges(
-        lambda i, o: pyg.TransformerConv(i, o // 4, heads=4, edge_dim=FEATURES), 64
+        lambda i, o: pyg.TransformerConv(i, -(-o // 4), heads=4, edge_dim=FEATURES), 128
     ),
     "PNA": lambda: OfEdges(partial(pyg.PNAConv, **PNA, edge_dim=FEATURES), 64),
 }

@@ -20,10 +20,10 @@ struct Counted {
   int& of;
 };
 
-// Adds a gradient to those of a value.
-void add(FloatMatrix& held, const FloatMatrix& grad) {
+// Adds a gradient to those of a value. One that is moved here may be written over by the next one.
+void add(FloatMatrix& held, FloatMatrix grad) {
   if (held.data == nullptr) {
-    held = grad;
+    held = std::move(grad);
     return;
   }
   const FloatMatrix sum = held.is_alone() ? held : FloatMatrix::make(grad.rows, grad.width);
@@ -364,11 +364,25 @@ void Pass::message_back(const Operation& op, const Step& step, FloatMatrix grad,
                         Gradients& to) {
   const Messages& of = *op.messages;
   MessageGradients gradients;
+  // Where forward has kept slopes, destinations add theirs number by number, behind all sources: then a value
+  // that is read at both ends needs one matrix.
+  const MessagePrograms& programs = *step.sent.programs;
+  const bool shares =
+      programs.slopes && !programs.back[kDestinations] && !programs.back_at_nodes[kDestinations];
+  const std::vector<int>& sources = of.values[kSources];
+  const auto shared = [&](MessageSide side, int value) {
+    const auto found = std::find(sources.begin(), sources.end(), value);
+    return side == kSources || !shares ? sources.end() : found;
+  };
   for (const MessageSide side : {kSources, kDestinations})
     for (const int value : of.values[side]) {
       const FloatMatrix& rows = rows_[value];
-      gradients.rows[side].push_back(wants_[value] ? FloatMatrix::zeros(rows.rows, rows.width)
-                                                   : FloatMatrix{});
+      FloatMatrix made;
+      if (const auto at = shared(side, value); at != sources.end())
+        made = gradients.rows[kSources][at - sources.begin()];
+      else if (wants_[value])
+        made = FloatMatrix::zeros(rows.rows, rows.width);
+      gradients.rows[side].push_back(made);
     }
   gradients.parameters = FloatMatrix::zeros(static_cast<int64_t>(of.parameters.size()), of.width);
   SpmmArgs turned;
@@ -386,8 +400,11 @@ void Pass::message_back(const Operation& op, const Step& step, FloatMatrix grad,
   of.backward(maps_[op.edges], turned, places, message_inputs(op), step.sent, rows_[op.out], std::move(grad),
               gradients);
   for (const MessageSide side : {kSources, kDestinations})
-    for (size_t i = 0; i < of.values[side].size(); ++i)
-      if (gradients.rows[side][i].data != nullptr) add(held[of.values[side][i]], gradients.rows[side][i]);
+    for (size_t i = 0; i < of.values[side].size(); ++i) {
+      const int value = of.values[side][i];
+      if (gradients.rows[side][i].data != nullptr && shared(side, value) == sources.end())
+        add(held[value], std::move(gradients.rows[side][i]));
+    }
   give_parameters(op, gradients.parameters, to);
 }
 

@@ -421,9 +421,10 @@ inline void gram(const FloatMatrix& a, const FloatMatrix& b, float* out) {
                  .out = out});
 }
 
-// Rows of a value that are made at a time for a product: about a mebibyte, and some for each thread.
+// Rows of a value that are made at a time for a product: two mebibytes, and some for each thread. Each call
+// of the product packs its weight again.
 inline int64_t rows_made_at_once(int64_t width) {
-  return std::max<int64_t>((int64_t{1} << 18) / std::max<int64_t>(width, 1), 128 * max_threads());
+  return std::max<int64_t>((int64_t{1} << 19) / std::max<int64_t>(width, 1), 128 * max_threads());
 }
 
 // Calls body(row) for rows of `width` floats, in parallel if there are enough.
