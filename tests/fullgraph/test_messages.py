@@ -173,6 +173,27 @@ def test_frozen_parameters_of_a_message_get_no_gradient():
     assert model.first.att.grad is None
 
 
+def _gate_beside_a_result_that_nothing_reads(self, x_i, x_j):
+    gate = torch.sigmoid(x_i + x_j) * self.att
+    gate = torch.sigmoid(x_i - x_j)
+    return gate * x_j
+
+
+@pytest.mark.parametrize("on_batch", [False, True])
+def test_parameters_of_results_that_nothing_reads_get_no_gradient(on_batch):
+    """As in PyG. With zeros for a gradient, an optimizer's weight decay would change them."""
+    data, model = data_of("untidy"), Stack(own(_gate_beside_a_result_that_nothing_reads))
+    twin = copy.deepcopy(model)
+    engine = graphbraid.compile(model, strict=True) if on_batch else engine_of(model, data)
+    out = engine(data.x, data.edge_index) if on_batch else engine()
+    assert "in one kernel" in engine.explain()
+    unread = []
+    for one, result in ((model, out), (twin, twin(data.x, data.edge_index))):
+        result.sum().backward()
+        unread.append({name for name, parameter in one.named_parameters() if parameter.grad is None})
+    assert unread[0] == unread[1] > {"first.att", "second.att"}
+
+
 SOFTMAX = pyg.aggr.SoftmaxAggregation
 SOFTENED = {
     "GENConv": lambda: pyg.GENConv(CHANNELS, 8, norm=None),

@@ -53,9 +53,12 @@ class MessageCalls:
         return fx.GraphModule(held, self.graph)
 
     def parameters(self) -> list[nn.Parameter]:
-        """Return the parameters that the calls read, each once, also those that tensors were made of."""
-        found: dict[int, nn.Parameter] = {}
-        for node in self.graph.nodes:
+        """Return the parameters that the message depends on, also those that tensors were made of."""
+        found, needed = dict[int, nn.Parameter](), set[fx.Node]()
+        for node in reversed(self.graph.nodes):
+            if node.op != "output" and needed.isdisjoint(node.users):
+                continue
+            needed.add(node)
             if node.op == "call_module":
                 found |= {id(p): p for p in self.module(node).parameters()}
             elif node.op == "get_attr":
