@@ -173,6 +173,18 @@ def test_frozen_parameters_of_a_message_get_no_gradient():
     assert model.first.att.grad is None
 
 
+def test_a_frozen_layer_of_messages_may_stand_before_one_that_learns():
+    """Its messages keep nothing for backward, which asks whether it reads them."""
+    data, layer = data_of("untidy"), pyg.ResGatedGraphConv(CHANNELS, 8).requires_grad_(requires_grad=False)
+    parts = [(layer, "x, edge_index -> x"), nn.ReLU(), nn.Linear(8, CLASSES)]
+    model, found = pyg.Sequential("x, edge_index", parts), []
+    for run in (graphbraid.compile(model, strict=True), model):
+        out = run(data.x, data.edge_index)
+        found.append(torch.autograd.grad(out.square().sum(), [*model[-1].parameters()]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
 def _gate_beside_a_result_that_nothing_reads(self, x_i, x_j):
     gate = torch.sigmoid(x_i + x_j) * self.att
     gate = torch.sigmoid(x_i - x_j)

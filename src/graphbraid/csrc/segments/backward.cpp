@@ -168,10 +168,10 @@ FloatMatrix Pass::place_of(int value) {
   return place;
 }
 
-// Whether backward of the operation that makes a value reads it.
+// Whether backward of the operation that makes a value reads it. One that gives no gradients has none.
 bool Pass::is_read_by_maker(int value) const {
   const int maker = value - static_cast<int>(plan_->num_reads);
-  return maker >= 0 && reads_result(plan_->operations[maker], steps_[maker]);
+  return maker >= 0 && steps_[maker].wants_any() && reads_result(plan_->operations[maker], steps_[maker]);
 }
 
 // Memory for the gradient of a value: its own, if nothing reads that any more.
