@@ -40,7 +40,7 @@ BUDGETS = {
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
 WHOLE_LINES, WHOLE_FILES = 110_304, 413
-TEST_LINES = 93_750
+TEST_LINES = 95_200
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
