@@ -497,10 +497,9 @@ def few_batches():
     return found | {"relations": (related_batch, Relational(RGCNConv))}
 
 
-@needs_kernels
-@pytest.mark.parametrize("kind", [*[*KINDS][:3], "relations"])
-def test_few_edges_have_the_bits_of_lists_that_are_sorted_one_by_one(kind, monkeypatch):
-    (batch, model), plain, ran = few_batches()[kind], BatchCall._few_edges, []
+def both_orderings(model, batch, monkeypatch):
+    """Results where few edges are ordered at once, and where lists are sorted; and which way each went."""
+    plain, ran, results = BatchCall._few_edges, [], []
 
     def few_edges(self, *args):
         found = plain(self, *args)
@@ -508,12 +507,19 @@ def test_few_edges_have_the_bits_of_lists_that_are_sorted_one_by_one(kind, monke
         return found
 
     monkeypatch.setattr(BatchCall, "_few_edges", few_edges)
-    results = []
     for most in (calls._FEW_EDGES, 0):
         monkeypatch.setattr(calls, "_FEW_EDGES", most)
         out = graphbraid.compile(model, strict=True)(batch)
         grads = torch.autograd.grad(out.square().sum(), [*model.parameters()], allow_unused=True)
         results.append([out.detach(), *(grad for grad in grads if grad is not None)])
+    return results, ran
+
+
+@needs_kernels
+@pytest.mark.parametrize("kind", [*[*KINDS][:3], "relations"])
+def test_few_edges_have_the_bits_of_lists_that_are_sorted_one_by_one(kind, monkeypatch):
+    batch, model = few_batches()[kind]
+    results, ran = both_orderings(model, batch, monkeypatch)
     assert ran == [True, False]
     assert len(results[0]) == len(results[1]) > 3
     assert all(map(torch.equal, *results))
@@ -539,23 +545,11 @@ def test_few_edges_with_weights_or_features_have_the_bits_of_a_sorted_list(of_fe
     torch.manual_seed(3)
     edges = torch.randint(30, (2, 90))
     edges = edges[:, edges[1].argsort()] if ordered else edges
-    values, ran, plain = torch.rand(90, 3) if of_features else torch.rand(90), [], BatchCall._few_edges
+    values = torch.rand(90, 3) if of_features else torch.rand(90)
     name = "edge_attr" if of_features else "edge_weight"
     batch = Data(x=torch.randn(30, 6), edge_index=edges, **{name: values})
-
     model = Weighed(of_features=of_features)
-
-    def few_edges(self, *args):
-        found = plain(self, *args)
-        ran.append(found is not None)
-        return found
-
-    monkeypatch.setattr(BatchCall, "_few_edges", few_edges)
-    results = []
-    for most in (calls._FEW_EDGES, 0):
-        monkeypatch.setattr(calls, "_FEW_EDGES", most)
-        out = graphbraid.compile(model, strict=True)(batch)
-        results.append([out.detach(), *torch.autograd.grad(out.square().sum(), [*model.parameters()])])
+    results, ran = both_orderings(model, batch, monkeypatch)
     assert ran == [ordered, False]
     assert all(map(torch.equal, *results))
     torch.testing.assert_close(results[0][0], model(batch.x, edges, **{name: values}))
