@@ -60,7 +60,7 @@ def test_predictions_in_parts_are_those_of_one_pass(kind, monkeypatch):
     trainer = Trainer(model, graph, **OPTIONS)
     with in_mode(model, training=False):
         by_level = infer.by_level(trainer.runner, trainer.config)
-    assert isinstance(by_level, LayerWise) is (kind not in ("weighted", "HGT")), str(by_level)
+    assert isinstance(by_level, LayerWise) is (kind != "HGT"), str(by_level)
     torch.testing.assert_close(trainer.predict(nodes), whole, atol=1e-5, rtol=1e-4)
 
 

@@ -49,6 +49,8 @@ _GIN_OPTIONS = {
     "eps=0.3": gin(eps=0.3),
     "train_eps=True": gin(eps=0.2, train_eps=True),
     "one linear map": gin(nn.Linear),
+    "aggr='mean'": gin(aggr="mean"),
+    "aggr='max'": gin(aggr="max"),
     "an identity first": gin(lambda i, o: nn.Sequential(nn.Identity(), nn.Linear(i, o))),
     "ReLU first": gin(lambda i, o: nn.Sequential(nn.ReLU(), nn.Linear(i, o))),
     "batch norm inside": gin(lambda i, o: nn.Sequential(nn.Linear(i, o), nn.BatchNorm1d(o), nn.ReLU())),
@@ -63,8 +65,6 @@ _GIN_OPTIONS = {
 }
 _GIN_LEFT = {"flow='target_to_source'": gin(flow="target_to_source")}
 _GIN_PARTLY = {
-    "aggr='mean'": (gin(aggr="mean"), "mul"),
-    "aggr='max'": (gin(aggr="max"), "mul"),
     "a class of one's own inside": (gin(type("Linear", (nn.Linear,), {"forward": negated})), "linear"),
     "a lambda module inside": (gin(lambda i, o: nn.Sequential(nn.Linear(i, o), Sine())), "sin"),
 }

@@ -43,6 +43,7 @@ def two_maps(i, o):
 
 _LOWERED = {
     "SAGEConv": SAGE,
+    "GINConv": GIN,
     "SAGEConv max": layer(pyg.SAGEConv, aggr="max"),
     "GraphConv": layer(pyg.GraphConv),
     "GATConv": layer(pyg.GATConv, add_self_loops=False),
@@ -54,7 +55,6 @@ PAIRS = [
     *(Case("pairs of matrices", name, lambda k=kind: calls(of_a_pair)(k)) for name, kind in _LOWERED.items()),
     Case("pairs of matrices", "GATConv, the same twice", lambda: calls(of_the_same_twice)(GAT)),
     Case("pairs of matrices", "one matrix, a map for each end", lambda: Stack(two_maps)),
-    partly("pairs of matrices", "GINConv", lambda: calls(of_a_pair)(GIN), "of a pair of matrices"),
     partly(
         "pairs of matrices", "GATConv with self-loops", lambda: calls(of_a_pair)(GAT), "self-loops between"
     ),
