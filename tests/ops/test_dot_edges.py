@@ -120,6 +120,7 @@ def test_any_block_equals_the_twin(case, heads, num_features, bias, keeps, adds)
     assert_equals_twin(backend(torch.zeros(1)), csc, heads, 1 + width % 64, num_features, **how)
 
 
+@needs_kernels
 @pytest.mark.parametrize(("heads", "channels"), SHAPES)
 def test_bits_depend_neither_on_threads_nor_on_kept_numbers(heads, channels):
     csc = skewed(3000, 2500)
