@@ -16,6 +16,7 @@ from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import TieredFeatures
+from graphbraid.fullgraph.lowering import levels, lower_program
 from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.hardware import Rates
 
@@ -83,6 +84,19 @@ def test_other_passes_have_the_bits_too(graph, passes):
         wanted = frozenset({"order"})
     expected, outputs, _ = trained(graph, gcn, passes=wanted)
     losses, found, _ = trained(graph, gcn, passes=wanted, host=SMALL)
+    assert losses == expected
+    assert torch.equal(found, outputs)
+
+
+@needs_kernels
+@pytest.mark.parametrize("left_out", [{"hoist"}, {"hoist", "prune"}])
+def test_nodes_of_one_degree_stand_together_as_in_memory(graph, left_out, monkeypatch):
+    for module in (levels, lower_program):
+        monkeypatch.setattr(module, "STRETCH", 512)
+    passes = graphbraid.fullgraph.ALL - {"input_path"} - left_out
+    expected, outputs, _ = trained(graph, gcn, passes=passes)
+    losses, found, engine = trained(graph, gcn, passes=passes, host=SMALL)
+    assert "those of one degree stand together" in engine.explain()
     assert losses == expected
     assert torch.equal(found, outputs)
 

@@ -300,7 +300,7 @@ def _renumbered(
         better, decision = choose_order(
             program, csc, every, costs, reads, allowed_bytes=allowed, cache_bytes=cache_bytes
         )
-    is_small = csc.num_dst >= STRETCH and csc.num_edges <= FEW_EDGES and options.features is None
+    is_small = csc.num_dst >= STRETCH and csc.num_edges <= FEW_EDGES
     if is_small and (better or reached or added_bytes(program, csc, costs) <= allowed):
         better = (better or every).by_degree(csc.degrees().to(torch.int64))
         what = f"{decision.what}; of {STRETCH:,} nodes in succession, those of one degree stand together"
