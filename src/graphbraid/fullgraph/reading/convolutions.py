@@ -35,7 +35,8 @@ from graphbraid.fullgraph.reading.exact import (
     one_of,
     probability,
 )
-from graphbraid.fullgraph.reading.messages import own_messages, read_messages
+from graphbraid.fullgraph.reading.message_reader import read_messages
+from graphbraid.fullgraph.reading.messages import own_messages
 from graphbraid.fullgraph.reading.module_readers import rowwise
 from graphbraid.fullgraph.reading.reader import (
     Edges,

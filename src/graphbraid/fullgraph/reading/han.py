@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.aggregations import PYG
-from graphbraid.fullgraph.reading.exact import count, is_from, number, probability
+from graphbraid.fullgraph.reading.exact import check_parameter, count, is_from, number, probability
 from graphbraid.fullgraph.reading.reader import NodeRows, Writer, as_linear
 from graphbraid.graph.types import Relation
 
@@ -70,25 +70,36 @@ def recorded_weights(model: nn.Module) -> Iterator[None]:
         home.group = group
 
 
+def ends_of(node: fx.Node) -> list[tuple[Any, str]]:
+    """Return the heads and the vector's name that the logits of sources, and of destinations, are made of."""
+    found = []
+    for key in ("alpha_j", "alpha_i"):
+        products: Any = node.kwargs[key]
+        for _ in range(2):  # made a matrix, which is the sum by head of these
+            products = products.args[0]
+        heads, vector = products.args
+        found.append((heads, str(vector.target)))
+    return found
+
+
 def attention_of_relation(
-    writer: Writer,
-    layer: Any,
-    rows: tuple[str, str],
-    vectors: tuple[nn.Parameter, nn.Parameter],
-    relation: Relation,
+    writer: Writer, layer: Any, ends: Sequence[tuple[str, nn.Parameter]], relation: Relation
 ) -> str:
     """Append a relation's attention: GAT's, with the logits of the rows and vectors of its two ends.
 
     Args:
         writer: collects the operations.
         layer: the layer.
-        rows: the sources' and the destinations' rows, at one level.
-        vectors: ``(1, heads, channels)`` of the sources and of the destinations.
+        ends: of the sources and of the destinations, the rows and the ``(1, heads, channels)`` vector.
         relation: the relation.
     """
+    rows, vectors = writer.on_one_level(*(one for one, _ in ends)), tuple(one for _, one in ends)
+    for vector in vectors:
+        check_parameter("HANConv", "its vectors", vector)
     if not (count(layer.heads) and number(layer.negative_slope) and probability(layer.dropout)):
         raise ir.NotLoweredError("HANConv", "its heads, slope or dropout are no plain numbers")
-    if any(one.shape != (1, layer.heads, writer.width(rows[0]) // layer.heads) for one in vectors):
+    channels = writer.width(rows[0]) // layer.heads
+    if any(one.shape != (1, layer.heads, channels) for one in vectors):
         raise ir.NotLoweredError("HANConv", "its vectors have other heads or channels than its rows")
     return writer.add(
         ir.Attention,
@@ -96,7 +107,7 @@ def attention_of_relation(
         writer.add(ir.DestinationRows, rows[1]),
         kind="gat",
         heads=layer.heads,
-        channels=writer.width(rows[0]) // layer.heads,
+        channels=channels,
         concat=True,
         negative_slope=layer.negative_slope,
         self_loops=False,

@@ -17,7 +17,8 @@ from torch import fx, nn
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.reading.calling import EDGE_ATTR, EDGE_TYPE, only_node_type
 from graphbraid.fullgraph.reading.exact import is_plain
-from graphbraid.fullgraph.reading.messages import Propagation, give_shape, read_messages
+from graphbraid.fullgraph.reading.message_reader import read_messages
+from graphbraid.fullgraph.reading.messages import Propagation, give_shape
 from graphbraid.fullgraph.reading.reader import (
     Edges,
     LayerCall,

@@ -139,6 +139,14 @@ def _reads_relations(ops: tuple[ir.Operation, ...]) -> bool:
     return bool(by_relation)
 
 
+def _moves_statistics(op: ir.Operation) -> bool:
+    """Return whether an operation may write to buffers: a normalisation, or a call of a module with some."""
+    if isinstance(op, ir.Break):
+        modules = [call.target for call in op.calls if isinstance(call.target, nn.Module)]
+        return op.couples_rows and any([*one.buffers()] for one in modules)
+    return isinstance(op, ir.Normalise) and op.couples_rows
+
+
 def _reached(ops: list[ir.Operation], out: str) -> tuple[ir.Operation, ...]:
     """Return the operations that the result depends on; the last of them computes it."""
     kept = ir.needed_for(ops, out)
@@ -146,10 +154,7 @@ def _reached(ops: list[ir.Operation], out: str) -> tuple[ir.Operation, ...]:
     for op in (op for op in reversed(ops) if op.out not in values):
         if isinstance(op, ir.Break) and op.is_graph_break:
             raise ir.NotLoweredError(op.calls[-1].name, "nothing reads its result", code="unread")
-        is_moving = not isinstance(op, ir.Break) or any(
-            True for call in op.calls if isinstance(call.target, nn.Module) for _ in call.target.buffers()
-        )
-        if isinstance(op, ir.Break | ir.Normalise) and op.couples_rows and is_moving:
+        if _moves_statistics(op):
             raise ir.NotLoweredError(str(op.symbol), "it moves statistics and nothing reads its result")
     return kept
 

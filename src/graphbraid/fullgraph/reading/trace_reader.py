@@ -34,16 +34,21 @@ from graphbraid.fullgraph.reading.calling import (
 )
 from graphbraid.fullgraph.reading.edge_calls import EdgeCalls
 from graphbraid.fullgraph.reading.exact import COUNTED, check_parameter
-from graphbraid.fullgraph.reading.han import RelationWeights, attention_of_relation, is_han, read_weights
+from graphbraid.fullgraph.reading.han import (
+    RelationWeights,
+    attention_of_relation,
+    ends_of,
+    is_han,
+    read_weights,
+)
 from graphbraid.fullgraph.reading.islands import Islands
 from graphbraid.fullgraph.reading.matrices import own_part, product_of, weighted_entries
+from graphbraid.fullgraph.reading.message_reader import check_message_ends, read_messages
 from graphbraid.fullgraph.reading.messages import (
-    OTHERS,
     Propagation,
     give_shape,
     is_traced_layer,
     own_messages,
-    read_messages,
 )
 from graphbraid.fullgraph.reading.module_readers import learned_rows, run_by_torch
 from graphbraid.fullgraph.reading.plain_messages import WHY, PlainPropagation, find_messages
@@ -69,7 +74,6 @@ from graphbraid.fullgraph.reading.relational import read_hgt
 from graphbraid.fullgraph.reading.scatter_trial import ScatterTrial
 from graphbraid.fullgraph.reading.trace_context import MATRICES, writes
 from graphbraid.fullgraph.reading.tracer import WHERE, TracedCalls, traced
-from graphbraid.graph.types import Relation
 
 
 def read_traced(
@@ -485,9 +489,13 @@ class _TraceReader:
         own_edges = self._part_of_graph(along) == target_along(EDGES_TARGET, relation)
         if not (own_edges or along in self._edge_calls) or (self._typed and self._given.matrix is not None):
             raise of.refuse("its propagate takes other edges than the list of all of them", "edge_index")
-        self._check_ends(node, of, relation)
+        if relation is not None:
+            check_message_ends(of, node, relation, self._node_type)
         if relation is not None and is_han(of.layer):
-            return self._attention_of_han(node, of, relation)
+            ends = [(self._others[rows].value, self._trace.attribute(name)) for rows, name in ends_of(node)]
+            out = attention_of_relation(self._writer, of.layer, ends, relation)
+            give_shape(node, (self._writer.width(out),))
+            return out
         weights, features = (target_along(what, relation) for what in (WEIGHTS_TARGET, EDGE_ATTR))
         channels = self._given.channels_of(relation)
         rows: dict[str, str | ir.ReadRows | int] = {}
@@ -525,37 +533,8 @@ class _TraceReader:
         give_shape(node, shape)
         return out
 
-    def _attention_of_han(self, node: fx.Node, of: Propagation, relation: Relation) -> str:
-        """Read a relation's messages of PyG's ``HANConv``: an attention whose logits are products of rows."""
-        vectors, values = list[nn.Parameter](), list[str]()
-        for key in ("alpha_j", "alpha_i"):
-            products: Any = node.kwargs[key]
-            for _ in range(2):  # made a matrix, which is the sum by head of these
-                products = products.args[0]
-            heads, vector = products.args
-            values.append(self._others[heads].value)
-            vectors.append(self._trace.attribute(str(vector.target)))
-            check_parameter(of.name, str(vector.target), vectors[-1])
-        x, own = self._writer.on_one_level(*values)
-        out = attention_of_relation(self._writer, of.layer, (x, own), (vectors[0], vectors[1]), relation)
-        give_shape(node, (self._writer.width(out),))
-        return out
-
-    def _check_ends(self, node: fx.Node, of: Propagation, relation: Relation | None) -> None:
-        """Refuse messages whose rows are not those that a relation's edges lead from and to."""
-        if relation is None:
-            return
-        others: Mapping[str, fx.Node] = node.meta[OTHERS]
-        read = {key: one for key, one in node.kwargs.items() if key[-2:] in ("_i", "_j")}
-        is_end = [(key.endswith("_i"), one) for key, one in read.items() if isinstance(one, fx.Node)]
-        is_end += [(key.endswith("_j"), one) for key, one in others.items()]
-        ends = {(is_own, self._writer.node_type(self._value(of.name, one))) for is_own, one in is_end}
-        known = {(False, relation.source), (True, relation.destination)}
-        # Without rows of the destinations, PyG makes as many as there are sources.
-        is_known = relation.source == relation.destination or (True, relation.destination) in ends
-        if not (ends <= known and is_known):
-            what = "it takes other rows than those of the relation's two types"
-            raise of.refuse(what, "propagate(edge_index, x=(x_source, x_destination))")
+    def _node_type(self, rows: fx.Node) -> int:
+        return self._writer.node_type(self._value(str(rows), rows))
 
     def _part_of_graph(self, value: Any) -> str:
         """Return the target of a value of the graph's edges as it is; of a matrix, they are its entries."""
