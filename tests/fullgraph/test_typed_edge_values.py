@@ -275,7 +275,7 @@ def test_what_to_hetero_makes_of_a_model_with_features_of_edges():
         torch.testing.assert_close(found, trained(twin, plain), **CLOSE)
 
 
-# ---- what is refused, and runs as it is written
+# ---- values that run as written
 
 
 class Crossed(Layers):

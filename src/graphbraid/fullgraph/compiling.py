@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from graphbraid.arguments import check_type
 from graphbraid.errors import ConfigError, RunsAsWrittenWarning
-from graphbraid.fullgraph.batches.call_forms import call_of_batch, call_with, is_batch
+from graphbraid.fullgraph.batches.call_forms import call_of_batch, call_with
 from graphbraid.fullgraph.batches.calls import BatchCall, BatchForm
 from graphbraid.fullgraph.batches.fusing import BatchProgram
 from graphbraid.fullgraph.batches.runner import BatchRunner
@@ -129,7 +129,7 @@ class BatchEngine(CompiledModule):
         return runner.run(call, stacklevel=_TO_CALLER)
 
     def _call(self, args: tuple[Any, ...], named: dict[str, Any]) -> BatchCall:
-        if len(args) == 1 and not named and is_batch(args[0]):
+        if len(args) == 1 and not named and _is_batch(args[0]):
             return call_of_batch(self.model, args[0], self._callings)
         return call_with(self.model, args, named)
 
@@ -138,6 +138,12 @@ class BatchEngine(CompiledModule):
 
     def __reduce__(self) -> Any:
         return partial(BatchEngine, strict=self._runner.strict), (self.model,)
+
+
+def _is_batch(value: Any) -> bool:
+    if isinstance(value, Tensor | dict) or not callable(getattr(value, "keys", None)):
+        return False
+    return hasattr(type(value), "num_nodes") or hasattr(value, "num_nodes")  # it may be costly to count
 
 
 class Uncompiled(CompiledModule):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -101,11 +101,10 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
     Raises:
         ConfigError: a parameter without a default matches no attribute.
     """
-    kind: Any = type(batch)
-    is_ours, typed = _traits_of(kind)
-    typed = batch.is_typed if is_ours else typed
+    is_ours = isinstance(batch, MiniBatch)
+    typed = batch.is_typed if is_ours else hasattr(type(batch), "node_types")
     names = batch.keys() if is_ours else _keys_of(batch, typed=typed)
-    key = kind, typed, _forward_of(model), *names
+    key = type(batch), typed, _forward_of(model), *names
     if (form := callings.get(key)) is None:
         form = callings[key] = _form_of(model, batch, names, typed=typed)
     values = CallValues(partial(_of_batch, batch, typed))
@@ -125,28 +124,6 @@ def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) 
         drawn=drawn,
         is_bare=not (typed or form.taken),
     )
-
-
-@lru_cache(maxsize=64)
-def _traits_of(kind: Any) -> tuple[bool, bool]:
-    """Return whether batches of a class are graphbraid's, and whether PyG's of this class have types."""
-    return issubclass(kind, MiniBatch), hasattr(kind, "node_types")
-
-
-def is_batch(value: Any) -> bool:
-    """Return whether the only argument of a call is a batch, not features."""
-    kind: Any = type(value)
-    return _is_batch_class(kind) or (
-        not isinstance(value, Tensor | dict)
-        and callable(getattr(value, "keys", None))
-        and hasattr(value, "num_nodes")  # it may be costly to count
-    )
-
-
-@lru_cache(maxsize=64)
-def _is_batch_class(kind: Any) -> bool:
-    is_other = issubclass(kind, Tensor | dict) or not callable(getattr(kind, "keys", None))
-    return not is_other and hasattr(kind, "num_nodes")
 
 
 def _keys_of(batch: Any, *, typed: bool) -> Collection[str]:

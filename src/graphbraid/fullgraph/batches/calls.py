@@ -61,7 +61,7 @@ class BatchForm:
     shared: tuple[Any, ...]
     """:func:`shared_of` the call."""
     small: Any = None
-    """Notes of :class:`.BatchRunner` about the last batch that ran as written because it is small."""
+    """The model's state and the program that :class:`.BatchRunner` last asked whether a batch is small."""
 
 
 @dataclass(kw_only=True, eq=False)  # one is made in each step, and frozen ones take three times as long
@@ -157,13 +157,18 @@ class BatchCall:
         return {one: held[one] for one in given.with_weights} if given.typed else {ONLY_EDGE_TYPE: held}
 
     @property
+    def _features(self) -> dict[EdgeType, Tensor]:
+        """The features of edges, by relation."""
+        given = self.given
+        if given.typed:
+            return {one: self.values[EDGE_ATTR][one] for one in given.channels}
+        return {} if given.edge_channels is None else {ONLY_EDGE_TYPE: self.values[EDGE_ATTR]}
+
+    @property
     def edge_attr(self) -> dict[int, Tensor]:
         """The features of edges by the number of the relation; of a batch of one type, by 0."""
-        given = self.given
-        if not given.typed:
-            return {} if given.edge_channels is None else {0: self.values[EDGE_ATTR]}
-        held: Any = self.values[EDGE_ATTR] if given.channels else {}
-        return {number: held[one] for number, one in enumerate(self.edge_types) if one in given.channels}
+        numbers = self.edge_types or (ONLY_EDGE_TYPE,)
+        return {numbers.index(one): held for one, held in self._features.items()}
 
     def lacks_matrices(self) -> bool:
         """Return whether some of the matrices that the call takes are not sparse ones."""
@@ -332,13 +337,9 @@ class BatchCall:
                 if count != len(ids):
                     what = f"it has {count} rows, and the batch {len(ids)} nodes"
                     return NotLoweredError(f"x of {one!r}" if self.given.typed else "x", what)
-        given, attr = self.given, dict[EdgeType, Tensor]()
-        if given.typed and given.channels:
-            attr = {one: self.values[EDGE_ATTR][one] for one in given.channels}
-        elif given.edge_channels is not None:
-            attr = {ONLY_EDGE_TYPE: self.values[EDGE_ATTR]}
-        counts = self._counts_of_edges() if given.weights is not None or attr else {}
-        for name, by_relation in (("edge_weight", self._weights), ("edge_attr", attr)):
+        given, values = self.given, {"edge_weight": self._weights, "edge_attr": self._features}
+        counts = self._counts_of_edges() if any(values.values()) else {}
+        for name, by_relation in values.items():
             for edge_type, held in by_relation.items():
                 if held.requires_grad or held.device != device or held.dtype != dtype:
                     what = f"{name} requires a gradient, or has another dtype or device than x"

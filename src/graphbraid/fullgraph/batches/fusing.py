@@ -24,10 +24,11 @@ _IN_HALF = ("Dense products are in bfloat16, sums in float32, as autocast is on.
 _LEAVES_RESULT = (ir.AggregateLinear, ir.Aggregate, ir.Linear, ir.Add, ir.Combine, ir.Gine, ir.Normalise)
 """Operations whose result is new memory that their backward does not read."""
 _SUMS = (ir.AggregateLinear, ir.Aggregate)
-_START = 5 << 13
+_PER_MILLISECOND = 5 << 13
 """Elements of edges' rows that PyTorch passes on in a millisecond."""
-_EDGE_ROWS, _MATRIX = 0.1, 0.8
-"""Milliseconds for the rows of features that edges have, and for reading a sparse matrix."""
+_BEFORE, _EDGE_ROWS, _MATRIX = 0.07, 0.1, 0.8
+"""Milliseconds: of an engine before a model runs as written, and of a program for features of edges, and for
+reading a sparse matrix."""
 _OF_MATRIX = 0.6
 """Share of PyTorch's time for an edge where it multiplies by a sparse matrix, and keeps no rows for edges."""
 _MOST = 1 << 20
@@ -98,7 +99,7 @@ class BatchProgram:
             by_hop: the same by hop, the seeds' first; None if the program does not trim the batch.
             of_matrix: whether the edges are a sparse matrix's.
         """
-        delay = self.delay + of_matrix * _MATRIX * _START
+        delay = self.delay + of_matrix * _MATRIX * _PER_MILLISECOND
         if delay <= 0 or num_edges * self._widest > _MOST:
             return False
         saved = 0.0
@@ -118,8 +119,7 @@ def _delay(parts: Parts, ops: Sequence[ir.Operation], *, reads_edges: bool) -> f
     The weights are milliseconds, fitted to steps of 163 listed models (:mod:`benchmarks.fullgraph.models`) on
     21 edges. What an engine does before the model runs as written is taken off.
     """
-    found, alone = _EDGE_ROWS if reads_edges else 0.0, {id(part) for part, _ in parts}
-    found -= 0.07
+    found, alone = reads_edges * _EDGE_ROWS - _BEFORE, {id(part) for part, _ in parts}
     stacks = set[int]()
     for op in ops:
         if isinstance(op, ir.Messages):
@@ -148,7 +148,7 @@ def _delay(parts: Parts, ops: Sequence[ir.Operation], *, reads_edges: bool) -> f
             found -= 0.12
         elif id(op) in alone:
             found += 0.02
-    return found * _START
+    return found * _PER_MILLISECOND
 
 
 def _walks(program: ir.Program) -> list[tuple[int, int, float]]:

@@ -229,8 +229,10 @@ class NativeSegment:
         self._widths = {value: widths(value) for value in (*self._reads, *(op.out for op in ops))}
         moving = ir.AggregateLinear | ir.Aggregate | ir.Attention | ir.Messages | ir.Gine
         self._moving = [op for op in ops if isinstance(op, moving)]
+        self._dots = {op.out: _dot_products_of(op) for op in ops if isinstance(op, ir.Messages)}
+        """By the value that messages give, what they are as dot-product attention; None if they are not."""
         self._messages = [
-            (op, {role for _, role, _ in op.reads}, getattr(_dot_products_of(op), "num_features", None))
+            (op, {role for _, role, _ in op.reads}, getattr(self._dots[op.out], "num_features", None))
             for op in ops
             if isinstance(op, ir.Messages)
         ]
@@ -348,7 +350,7 @@ class NativeSegment:
             read, how = (read[0], rows), (op.loop_scale, 1, False, False)
             if op.weight is not None and not _maps_edges(op):
                 weight, bias = first, first + 1
-        elif isinstance(op, ir.Messages) and (found := _dot_products_of(op)) is not None:
+        elif isinstance(op, ir.Messages) and (found := self._dots[op.out]) is not None:
             sources, destinations = (
                 [op.inputs[place] for _, role, place in op.reads if role is end] for end in _ENDS
             )
@@ -378,7 +380,7 @@ class NativeSegment:
         kinds = kinds_of(several or ("sum" if op.several else op.reduction))
         operands = op.operands()
         steps, read = parameters_read(op.steps, len(operands))
-        if (found := _dot_products_of(op)) is not None:
+        if (found := self._dots[op.out]) is not None:
             read = found.edge_map
         alike = tuple((len(operands[at]) if column else operands[at].numel()) == 1 for at, column in read)
         # Not a method of this object, which the compiled segment would keep alive for ever.
@@ -404,7 +406,7 @@ class NativeSegment:
         needs_places = reads_edges or is_gat
         needs_places |= isinstance(op, ir.Attention | ir.Messages) and _dropout_of(op) > 0
         if isinstance(op, ir.Messages):
-            dots = _dot_products_of(op) is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
+            dots = self._dots[op.out] is not None and keeps_logits(edges.csc, op.heads, _FLOAT32.itemsize)
             needs_places = needs_places or dots or any(role not in _ENDS for _, role, _ in op.reads)
         places = edges.csc.transpose()[1] if needs_places else None
         how = edges.aggregation(adjacency, _FLOAT32).transposed(_FLOAT32)
