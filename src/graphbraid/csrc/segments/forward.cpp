@@ -320,42 +320,6 @@ void Pass::note_reads(const Operation& op, const Step& step) {
   }
 }
 
-// Makes rows of a value, or copies them, as many as `to` has.
-void Pass::fill_rows(int value, int64_t first, const FloatMatrix& to) const {
-  if (!plan_->by_rows[value]) return copy_rows(rows_[value].part(first, to.rows), to);
-  const Operation& op = plan_->maker(value);
-  if (op.kind == Kind::kMessages)
-    return op.messages->finish(maps_[op.edges], steps_[value - plan_->num_reads].sent, first, to);
-  for_each_beside(op, [&](int part, int64_t column, int64_t width) {
-    fill_rows(part, first, to.columns(column, width));
-  });
-}
-
-void Pass::multiply_value(int value, const Strided& b, const FloatMatrix& out, bool add,
-                          const Epilogue* after) const {
-  const FloatMatrix& x = rows_[value];
-  if (!plan_->by_rows[value]) return multiply(x, b, out, add, after);
-  const FloatMatrix made = FloatMatrix::make(std::min(x.rows, rows_made_at_once(x.width)), x.width);
-  for (int64_t first = 0; first < x.rows; first += made.rows) {
-    const FloatMatrix some = made.first(std::min(made.rows, x.rows - first));
-    fill_rows(value, first, some);
-    multiply(some, b, out.part(first, some.rows), add);
-  }
-  if (after != nullptr) run_epilogue(epilogue_arguments(out, out, *after));
-}
-
-// Frees what nothing reads after this place.
-void Pass::free_rows(int value, size_t place) {
-  if (!plan_->by_rows[value]) return rows_[value].free();
-  const Operation& op = plan_->maker(value);
-  if (op.kind != Kind::kMessages) {
-    for (const int part : op.reads())
-      if (is_last_read(part, place) && !kept_[part]) free_rows(part, place);
-  } else if (Step& step = steps_[value - plan_->num_reads]; !step.wants_any()) {
-    step.sent = {};
-  }
-}
-
 FloatMatrix Pass::result(const Operation& op, size_t place) {
   FloatMatrix& out = rows_[op.out];
   if (out.data != nullptr || plan_->by_rows[op.out]) return out;

@@ -1,4 +1,5 @@
-// One run of a segment on a mini-batch: its forward pass (forward.cpp) and its backward pass (backward.cpp).
+// One run of a segment on a mini-batch: its forward pass (forward.cpp), its backward pass (backward.cpp), and
+// in both the values that are made by rows (by_rows.cpp).
 //
 // fullgraph/batches/joined_ops.py has the same passes operation by operation, which run all other dtypes.
 // Here matrices are float32. Rows are freed after their last use. What backward reads is freed once backward
