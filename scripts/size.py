@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_735,
     ("loader",): 3_500,
     ("collective",): 4_360,
-    ("fullgraph",): 30_200,
+    ("fullgraph",): 30_225,
     ("distributed",): 7_090,
     ("synth",): 5_815,
     ("train",): 10_340,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_580,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 110_307, 413
+WHOLE_LINES, WHOLE_FILES = 110_336, 414
 TEST_LINES = 95_200
 
 
