@@ -131,10 +131,7 @@ def table(
 ) -> Table:
     """Return a table without lines; text in its cells cannot control a terminal.
 
-    Args:
-        columns: names of the columns, each with what it is like: ``"left"``, ``"right"``, or a style.
-        rows: a cell for each column.
-        title: heading of the table.
+    Each of ``columns`` comes with what it is like: ``"left"``, ``"right"``, or a style.
     """
     from rich.table import Table
 

@@ -45,12 +45,7 @@ def rank() -> int:
 
 
 def must_start(ranks: int | None, comm: str | None = None) -> bool:
-    """Return whether this process has to start the ranks that ``--ranks`` asks for.
-
-    Args:
-        ranks: number of ranks, if it is given.
-        comm: how ranks talk, if it is given.
-    """
+    """Return whether this process has to start the ranks that ``--ranks`` asks for."""
     if ranks is None or _STARTED in os.environ:
         return False
     if not 1 <= ranks <= MOST_RANKS:
@@ -207,10 +202,8 @@ def _outcome(statuses: Mapping[int, int]) -> tuple[int, int | None]:
     """Return the job's exit code, and the rank whose failure caused it, if one did.
 
     Ranks that lose another rank end with RankError's code, so the cause is the first rank that failed with
-    another code. A rank that a signal has ended counts as lost, unless all ranks were stopped.
-
-    Args:
-        statuses: how each rank has ended, in the order in which they ended.
+    another code. A rank that a signal has ended counts as lost, unless all ranks were stopped. ``statuses``
+    are in the order in which the ranks ended.
     """
     failed = [number for number, status in statuses.items() if status]
     if not failed:

@@ -125,10 +125,8 @@ def writer_of(out: Path) -> Callable[[Path, Table], None]:
 def require_place(out: Path, read: Mapping[str, Path | None], option: str = "--out") -> None:
     """Refuse a table that would replace a file that is read, or cannot be written, before it is computed.
 
-    Args:
-        out: file of the table; it may exist.
-        read: files that the command reads, by the options that name them.
-        option: the option that names ``out``.
+    ``read`` has the files that the command reads, by their options; ``option`` is that of ``out``, which may
+    exist.
     """
     from graphbraid.files.writing import require_place_for_file
 

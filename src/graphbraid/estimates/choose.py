@@ -74,15 +74,7 @@ class ResolvedConfig(NamedTuple):
 def choose(
     model: nn.Module, graph: Graph, config: TrainConfig, passed: TrainerInputs, comm: Communicator | None
 ) -> ResolvedConfig:
-    """Check that options, objects, graph, model and ranks fit together, and choose open options.
-
-    Args:
-        model: the model to train.
-        graph: the graph to train on.
-        config: the given options of the run.
-        passed: objects given to the Trainer beside them.
-        comm: ranks that train together. If None, there is one.
-    """
+    """Check that options, objects, graph, model and ranks fit together, and choose open options."""
     mode_reason, tiers_reason, reads = "", "", None
     if comm is not None:
         config, mode_reason = config_of_rank(config, comm.rank)
@@ -170,11 +162,7 @@ def choose_mode(
 ) -> tuple[Mode, str]:
     """Return ``full`` or ``sampled`` for mode ``auto``, and the reason as a sentence.
 
-    Args:
-        model: model to train.
-        graph: graph to train on.
-        config: options of the run.
-        free_bytes: free memory beside the data. If None, it is measured.
+    ``free_bytes`` is the free memory beside the data. If None, it is measured.
     """
     if config.precision != "float32":
         return "sampled", "the full-graph engine runs in float32"
@@ -213,15 +201,9 @@ def auto_tiers(
     """Return the memory that ``tiers="auto"`` gives to rows and lists: the rest that the run leaves.
 
     The result also has the device's memory and the reads of each row by which it was sized. Both are None
-    without a device, with a given ``hot``, or if features are not dense.
-
-    Args:
-        model: model to train.
-        graph: graph to train on.
-        config: options of the run; a given ``hot`` is kept.
-        memory: memory of the device. If None, there is no device.
-        host_bytes: memory for the run in place of this process. If None, all free memory.
-        share: share of each batch that the run trains on.
+    without a device, with a given ``hot``, or if features are not dense. A given ``config.hot`` is kept.
+    ``memory`` is the device's. ``host_bytes`` are for the run in place of this process; if None, all that is
+    free.
     """
     config = config.updated(mode="sampled", tiers=None)
     trial = Trial(model, graph, config)
@@ -250,12 +232,7 @@ def auto_device(
 ) -> DeviceBudget:
     """Return the device memory that ``tiers="auto"`` gives to rows.
 
-    Args:
-        trial: the run.
-        needs: needs of the run without tiers.
-        reads: reads of each row in an epoch.
-        memory: memory of the device.
-        run_seconds: seconds of all training steps. If None, not known.
+    ``needs`` are those of the run without tiers. ``run_seconds`` are those of all training steps.
     """
     needed = needs.device.nbytes
     if trial.config.plan != "cpu" and memory.free_bytes is not None:  # half of it is for what it samples from

@@ -422,13 +422,9 @@ def full_seconds(
     """Return the time of an epoch on the whole graph; None where nothing is known.
 
     Steps are tried unless they are long, or may not fit. An epoch that is not tried takes at least the floor
-    of its compiled step, and as long as it reads features from a disk.
-
-    Args:
-        trial: the run.
-        engine: its compiled step. If None, the model runs as it is written.
-        fits: whether a step may be tried, since its memory is free.
-        bytes_per_second: rate at which the disk gives streamed features. If None, it is measured.
+    of its compiled step, and as long as it reads features from a disk. Without ``engine`` the model runs as
+    it is written. A step whose memory is not free (``fits``) is not tried. If ``bytes_per_second``, the rate
+    of streamed features, is None, it is measured.
     """
     floor = None if engine is None else engine.floor().floor_seconds
     streams = None if engine is None else engine.runner.training_step.plan.streams

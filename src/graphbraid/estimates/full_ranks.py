@@ -91,10 +91,8 @@ def largest_share(report: PartitionReport) -> LargestShare:
 def measured_shares(graph: Graph, counts: Sequence[int]) -> list[LargestShare]:
     """Divide a graph into some numbers of parts; return the busiest part's share of each partition.
 
-    Args:
-        graph: the graph.
-        counts: numbers of ranks. Partitions are made for those up to :data:`MOST_PARTS`, or else for 4. None
-            is made with parts smaller than :data:`LEAST_NODES`.
+    Partitions are made for ``counts`` up to :data:`MOST_PARTS`, or else for 4. None is made with parts
+    smaller than :data:`LEAST_NODES`.
     """
     wanted = sorted({count for count in counts if 1 < count <= MOST_PARTS} or {4})
     made = [partition(graph, count) for count in wanted if count * LEAST_NODES <= graph.num_nodes]
@@ -105,12 +103,8 @@ def share_of(num_ranks: int, measured: Sequence[LargestShare], degrees: Degrees)
     """Return the share of the busiest of some ranks.
 
     If no partition into as many parts was made, the ratio of its rows to those of random owners is taken from
-    the largest partition.
-
-    Args:
-        num_ranks: number of ranks.
-        measured: partitions, by ascending number of parts. If empty, owners are random.
-        degrees: degrees of the graph.
+    the largest partition. ``measured`` partitions are ordered by number of parts. If there are none, owners
+    are random.
     """
     chance = random_share(num_ranks, degrees)
     exact = [share for share in measured if share.num_ranks == num_ranks]
@@ -176,10 +170,7 @@ _OVER_EDGES = (Aggregate, Attention, Gine, Maximum)
 def step_of(lowered: Lowered, floor: Floor, wire_bytes: int = 4) -> RankStep:
     """Return the operations of a lowered step and, for several ranks, its transfers.
 
-    Args:
-        lowered: the program of one rank over a graph.
-        floor: the floor of its step, with measured times if there are any.
-        wire_bytes: bytes of a number on the wire.
+    Seconds are the measured ones of ``floor`` if there are any. A number on the wire takes ``wire_bytes``.
     """
     program, num_nodes = lowered.program, lowered.graph.num_nodes
     of_rank, with_halo = divided_program(program)
@@ -260,14 +251,8 @@ def forecast_full(
 ) -> RanksForecast:
     """Predict epochs from steps measured on one rank.
 
-    Args:
-        graph: the graph.
-        engines: the model over it on one rank, with values that are computed once; also without them, if
-            ranks may lack the memory.
-        counts: numbers of ranks, ascending, the first of them 1.
-        cluster: the ranks and their network.
-        spare_bytes: memory of a rank for values that are computed once.
-        wire_bytes: bytes of a number on the wire.
+    ``engines`` run the model on one rank with values that are computed once, and also without them if ranks
+    may lack ``spare_bytes`` of memory for these. ``counts`` ascend from 1.
     """
     measured, degrees = measured_shares(graph, counts), degrees_of(graph)
     steps = [
@@ -313,11 +298,8 @@ def predict(
 ) -> RankEpoch:
     """Predict an epoch (one step) of whole-graph training on the busiest of some ranks.
 
-    Args:
-        steps: steps on one rank; ranks choose the fastest that fits their memory.
-        share: the busiest rank's share of the graph.
-        cluster: the ranks and their network.
-        spare_bytes: memory of a rank for values that are computed once.
+    Ranks choose the fastest of ``steps`` that fits their memory; each has ``spare_bytes`` for values that are
+    computed once.
     """
     able = [step for step in steps if step.constant_bytes <= share.num_ranks * spare_bytes]
     return min((_predicted(step, share, cluster) for step in able), key=lambda epoch: epoch.seconds)

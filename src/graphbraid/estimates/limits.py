@@ -57,14 +57,8 @@ def require_sampled(
 ) -> None:
     """Check that mini-batches can be trained on in the free memory; ResourceError if it does not fit.
 
-    The memory that a run adds is counted as by :func:`graphbraid.estimate`.
-
-    Args:
-        model: model to train.
-        graph: graph to train on, with one or several types of nodes, or many graphs.
-        config: options of the run; its tiers exist already.
-        why: reason of mode ``auto`` to sample; empty if the mode was given.
-        free_bytes: memory that the run may take.
+    The memory that a run adds is counted as by :func:`graphbraid.estimate`. The tiers of ``config`` exist
+    already. ``why`` is the reason of mode ``auto`` to sample; it is empty if the mode was given.
     """
     config = config.updated(mode="sampled", tiers=None, plan=None, trace=None)
     what = "training on mini-batches needs"
@@ -103,12 +97,7 @@ def require_as_written(
 ) -> None:
     """Check that a model that is not fully lowered can train on the whole graph in free memory.
 
-    Args:
-        model: model to train.
-        graph: graph to train on, with one type of nodes.
-        config: options of the run.
-        why: reason why the model runs as it is written.
-        engine: runs the lowered parts. If None, there are none.
+    ``why`` says why it runs as it is written; ``engine`` runs the lowered parts, if there are any.
 
     Raises:
         ResourceError: by steps tried on small graphs, a step needs more than the free memory.
@@ -136,14 +125,7 @@ def require_groups(
 ) -> None:
     """Check that groups of batches that are drawn from parts fit each rank's memory, by the first batch.
 
-    All ranks call it together.
-
-    Args:
-        runner: the model and its graph.
-        config: options of the run.
-        nodes: training nodes.
-        epochs: epochs whose batches follow each other without an evaluation between.
-        ranks: the ranks.
+    All ranks call it together. The batches of ``epochs`` follow each other without an evaluation between.
 
     Raises:
         ResourceError: on some rank they do not fit; the same error on all.

@@ -196,11 +196,8 @@ def baseline_bytes(mode: str, device: str = "cpu", task: str = "node") -> int:
     """Return the peak resident bytes of a run with a tiny graph, model and batches.
 
     A separate process trains for a moment. The result is cached, since it depends only on the software.
-
-    Args:
-        mode: ``sampled`` or ``full``.
-        device: kind of the model's device; a CUDA device's libraries take much of the host's memory.
-        task: ``node`` or ``link``.
+    ``device`` is a kind; a CUDA device's libraries take much of the host's memory. ``task`` is ``node`` or
+    ``link``.
     """
     software = f"{torch.__version__} {platform.python_version()} {native.active().variant}"
     key = f"{BASELINE_VERSION} {mode} {device} {task} {software}"
@@ -312,9 +309,7 @@ class HardwareFile(SavedRecord):
 def this_machine(folder: Path | None = None, *, with_rates: bool = True) -> HardwareFile:
     """Return this machine as an estimate sees it, with its measured rates.
 
-    Args:
-        folder: folder that a run writes to. If None, the working directory.
-        with_rates: whether to include its rates, which are measured the first time.
+    Its rates are measured the first time. A run writes to ``folder``, or to the working directory.
     """
     from graphbraid.fullgraph.rates import machine_rates  # here: runs measure none
 
@@ -351,9 +346,7 @@ _COPIES = 4  # the first one does not count: it takes memory, and enables access
 def device_memory(name: str, accelerator: Accelerator | None) -> DeviceMemory | None:
     """Return memory and link of the device of mini-batches; None if they stay on the host.
 
-    Args:
-        name: name of the model's device, as the option ``device``.
-        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
+    ``accelerator`` prepares and transfers them; if None, the model's device, ``name``, does.
     """
     if accelerator is not None:
         if not isinstance(accelerator, ReportsMemory):
@@ -403,11 +396,8 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
 
     Ranks of a machine divide its memory, or that of the cgroup whose limit they share. Ranks whose devices
     have the same name divide the device's. They divide the least free memory that any of them has found.
-
-    Args:
-        comm: the ranks.
-        device: this rank's device. If None, its mini-batches stay on the host.
-        name: name of the device's memory, from :func:`memory_name`. If empty, no other rank uses it.
+    ``device`` is None if mini-batches stay on the host. ``name``, from :func:`memory_name`, is empty if no
+    other rank uses the device.
     """
     here, own = f"{machine_name()} {memory_group()}".strip(), own_anonymous_bytes()
     free_there = None if device is None else device.free_bytes
@@ -430,9 +420,7 @@ def memory_of_rank(comm: Communicator, device: DeviceMemory | None, name: str) -
 def memory_name(name: str, accelerator: Accelerator | None) -> str:
     """Return a name of the memory of a run's device, unique on its machine; empty if there is none.
 
-    Args:
-        name: name of the model's device, as the option ``device``.
-        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
+    The arguments are those of :func:`device_memory`.
     """
     if accelerator is not None:
         return str(getattr(accelerator, "memory_name", None) or "")

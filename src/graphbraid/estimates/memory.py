@@ -55,10 +55,8 @@ class SampledNeeds:
 def sampled_needs(trial: Trial, *, ahead: int | None = None, software: bool = True) -> SampledNeeds:
     """Count the memory of a run on mini-batches; a training step on a real batch is tried on the copies.
 
-    Args:
-        trial: the run, on a graph of one or of several node types.
-        ahead: number of batches prepared ahead. If None, that of the loader of ``workers`` threads.
-        software: whether to count a run without data, for which a process may be started.
+    If ``ahead`` is None, as many batches are prepared ahead as by the loader of ``workers`` threads. With
+    ``software``, a run without data is counted, for which a process may be started.
     """
     config, runner, workers = trial.config.updated(plan=None), trial.runner, trial.config.workers
     sizes = _sizes(trial)
@@ -269,10 +267,8 @@ def link_needs(
 ) -> tuple[tuple[Need, ...], tuple[Need, ...]]:
     """Return a run's memory for its links or edges, and the further memory of its set-up.
 
-    Args:
-        trial: the run, after a trial step.
-        runner: its runner.
-        in_flight: bytes of the batches that the run holds, but not its set-up.
+    A step of the trial was made. ``in_flight`` has the bytes of the batches that the run holds, but not its
+    set-up.
     """
     config = trial.config
     ranks = isinstance(runner, LinkRunner) and (trial.val_nodes is not None or trial.test_nodes is not None)

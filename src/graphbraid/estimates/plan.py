@@ -130,13 +130,8 @@ def measure_typed(
 ) -> Profile:
     """Measure the times of sampling threads and model for mini-batches without stage operators.
 
-    These are batches of links, and of graphs with types.
-
-    Args:
-        loader: loader of the run's mini-batches; its threads are set up anew.
-        workers: numbers of sampling threads to measure with, in increasing order.
-        train: a training step on copies of model and optimizer.
-        before_training: function called with each number of workers before ``train`` is measured.
+    These are batches of links, and of graphs with types. The loader's threads are set up anew for each number
+    of ``workers``, which ascend; ``before_training`` is called with each before ``train``, a step on copies.
     """
     effort = Effort()
     share = effort.seconds / (2 * len(workers))
@@ -250,13 +245,8 @@ def try_arrangements(
 ) -> tuple[TimedArrangement, ...]:
     """Measure the seconds per step of each arrangement that can win, by short alternating runs on copies.
 
-    Args:
-        runner: runner of the model.
-        task: the loss.
-        config: options of the run.
-        loader: loader of the run's mini-batches; its threads are set up anew.
-        profile: stage times, which limit the time of the trials and exclude arrangements that cannot win.
-        limits: limits on the memory of batches prepared ahead.
+    The loader's threads are set up anew. The stage times of ``profile`` limit the time of the trials and
+    exclude arrangements that cannot win.
     """
     num_cores = Hardware.detect().planned_cores
     if num_cores < 2 or config.threads is not None:

@@ -220,10 +220,7 @@ class ShareTimes:
 def predict_sampled(times: ShareTimes, cluster: Cluster, alone: ShareTimes | None = None) -> RankEpoch:
     """Predict an epoch.
 
-    Args:
-        times: times of a rank for its share of a whole batch.
-        cluster: the ranks and their network.
-        alone: times of one rank for the whole batch; the nodes of shares are compared with its nodes.
+    The nodes of shares are compared with those of ``alone``, one rank with the whole batch.
     """
     ranks, epoch = times.num_ranks, RankEpoch(num_ranks=times.num_ranks, memory_bytes=times.memory_bytes)
     *early, last = [ring_sum(ranks, nbytes) for nbytes in times.buckets]
@@ -256,13 +253,7 @@ def forecast_sampled(
 ) -> RanksForecast:
     """Predict epochs on mini-batches from steps on shares of them, on copies of the model.
 
-    Args:
-        model: the model.
-        graph: the graph, with labels and training nodes.
-        config: options of the run; its mode does not matter.
-        counts: numbers of ranks, ascending, the first of them 1.
-        cluster: the ranks and their network.
-        seconds: approximate seconds to measure one number of ranks.
+    ``counts`` are numbers of ranks, ascending from 1. Measuring one takes about ``seconds``.
     """
     config = _checked(graph, config)
     check_fanouts(model, config)
@@ -352,12 +343,8 @@ def late_seconds(steps: Sequence[float], num_ranks: int, accumulate: int = 1) ->
     """Return by how many seconds the latest rank takes longer for a batch than a mean one, in the mean.
 
     The time of each rank is taken as an independent draw from one rank's times. Ranks wait for each other
-    only in the sums, so long and short batches between two sums even out.
-
-    Args:
-        steps: seconds of one rank's batches, one after another; may be empty.
-        num_ranks: number of ranks.
-        accumulate: number of batches between two sums.
+    only in the sums, so long and short batches between two sums even out. ``steps`` has the seconds of one
+    rank's batches, one after another; it may be empty.
     """
     # One iterator, repeated, makes groups of ``accumulate``; strict=False drops an incomplete last one.
     between = sorted(map(fmean, zip(*[iter(steps)] * accumulate, strict=False)))

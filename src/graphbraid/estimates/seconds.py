@@ -54,9 +54,7 @@ _CPU = torch.device("cpu")
 def sampled_seconds(trial: Trial, planned: float | None = None) -> EpochSeconds:
     """Return the time of an epoch on mini-batches, and of the run's evaluations and checkpoints.
 
-    Args:
-        trial: the run, with the tiers that it will have.
-        planned: seconds of the plan's simulated epoch. If None, some steps are tried.
+    ``planned`` has the seconds of the plan's simulated epoch. If None, some steps are tried.
     """
     others, first = OtherPrograms(), 0.0
     if planned is None:
@@ -87,13 +85,8 @@ def tried_epoch(
 
     Steps are made on mini-batches that are prepared as a run's are. A short epoch is run to its end, and
     again while there is time. A longer one is left when the time is up, its threads having prepared what
-    comes next until then.
-
-    Args:
-        trial: the run.
-        share: share of each batch that is trained on here.
-        seconds: approximate time of the trial.
-        steps_seconds: list to which the seconds of each step but an epoch's first are added.
+    comes next until then. A trial takes about ``seconds``. Those of each step but an epoch's first are added
+    to ``steps_seconds``.
     """
     config = trial.config.updated(plan=None)
     with make_loader(trial.runner, config, trial.nodes, share=share) as loader:
@@ -123,10 +116,8 @@ def tried_epoch(
 def whole_epoch(marks: Sequence[float], steps: int, ahead: int) -> PartSeconds:
     """Return the time of an epoch by its first steps.
 
-    Args:
-        marks: seconds from its start to the end of each of these, two at least.
-        steps: number of steps of the whole epoch.
-        ahead: batches prepared ahead. These come faster than later ones.
+    ``marks`` are seconds from its start to the end of each of these, two at least. Batches prepared ``ahead``
+    come faster than later ones.
     """
     even = max(1, min(ahead + 1, len(marks) // 2))
     each = (marks[-1] - marks[even - 1]) / (len(marks) - even)

@@ -71,10 +71,7 @@ class BatchSizes:
 def batch_sizes(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> BatchSizes:
     """Sample some batches without their features, and return the sizes.
 
-    Args:
-        runner: makes the loader: of nodes, of nodes of one type, of links, of edges or of graphs.
-        config: options of the sampling.
-        nodes: ``(n,)`` int64 seeds, or positions of links.
+    ``nodes`` are ``(n,)`` int64 seeds, or positions of links.
     """
     encoder = runner.encoder_runner() if isinstance(runner, EndsRunner) else runner
     has_types = encoder.graph.is_typed  # whose rows differ in width
@@ -113,10 +110,7 @@ class SampledPass(NamedTuple):
 def sampled_pass(trial: Trial, runner: ModelRunner, nodes: Tensor) -> SampledPass:
     """Return what sampled outputs of nodes take; a pass is tried, on fewer seeds if a whole one may not fit.
 
-    Args:
-        trial: the run, whose evaluation's options count.
-        runner: its runner, or that of its encoder.
-        nodes: ``(n,)`` int64 whose outputs are computed.
+    ``runner`` is the trial's, or that of its encoder; ``nodes`` are ``(n,)`` int64.
     """
     config, size = trial.config, trial.config.eval_batch_size
     fanouts = config.eval_fanouts or config.fanouts

@@ -84,11 +84,8 @@ class TieredRun(NamedTuple):
 def tiered_run(graph: Graph, config: TrainConfig, reads: Tensor, num_hot: int = 0) -> TieredRun | None:
     """Return how budgets divide a graph's rows and lists; None where no store's file holds the rows.
 
-    Args:
-        graph: whose features are read.
-        config: options of the run.
-        reads: ``(num_nodes,)`` of each row in an epoch, by the score that the run's tiers are filled by.
-        num_hot: rows on the device.
+    ``reads`` are ``(num_nodes,)`` in an epoch, by the score that fills the tiers. ``num_hot`` rows are on the
+    device.
     """
     x = stored_rows(graph.x)
     if x is None or not are_mapped(graph):
@@ -166,15 +163,9 @@ class RunSeconds(RunTime):
     """The seconds of a run's training.
 
     Training is tried at once, with its rows at hand. How long it waits for a disk depends on the rows that
-    tiers hold, and is asked for later.
-
-    Args:
-        trial: the run, whose model was tried.
-        host: memory for tiers. If None, no file is read by tiers.
-        share: of each batch that is trained on here.
-        rate: rows that come from the store's file at random in a second. If None, it is measured.
-        is_here: whether the run is for this machine. Else nothing is measured, and without ``rate`` what it
-            waits for the disk is not known.
+    tiers hold, and is asked for later. ``host`` is the memory for tiers; if None, no file is read by them.
+    ``rate`` is in rows per second that come from a file at random; if None, it is measured, but not for
+    another machine (``is_here``).
     """
 
     def __init__(
@@ -248,13 +239,9 @@ def device_needs(
 ) -> tuple[Needs, int]:
     """Return what a run holds on its device with hot rows and what its sampler keeps, and the hot rows.
 
-    Args:
-        trial: the run, whose features are dense.
-        needs: of model, optimizer, batches and steps.
-        reads: of each row in an epoch.
-        free_bytes: of the device, beside the model's parameters. If None, not known, and what a device that
-            samples would place is not counted.
-        hot: memory for rows there. If None, none.
+    ``needs`` are those of model, optimizer, batches and steps. ``free_bytes`` are the device's beside the
+    model's parameters; if None, what a device that samples would place is not counted. ``hot`` is memory for
+    rows.
 
     Raises:
         ConfigError: ``hot`` holds no row.

@@ -100,13 +100,8 @@ def without_ready_optimizer(config: TrainConfig) -> TrainConfig:
 class Trial:
     """Makes the steps of a run on copies; neither the model nor its optimizer changes.
 
-    Of a run on links or edges, ``nodes`` and the other splits are their positions; of many graphs, these.
-
-    Args:
-        model: the model of the run.
-        graph: its graph, used in place, or its graphs.
-        config: its options.
-        tiers: where rows and lists of mini-batches are. If None, in the graph.
+    Of a run on links or edges, ``nodes`` and the other splits are their positions; of many graphs, these. The
+    graph is used in place. ``tiers`` hold rows and lists of mini-batches, else the graph does.
     """
 
     def __init__(

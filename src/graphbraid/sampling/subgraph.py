@@ -180,11 +180,7 @@ def both_ways(edges: SampledEdges, num_nodes: int) -> SampledEdges:
     """Return edges and their reverses, each pair of nodes once, by destination and then by source.
 
     Of several edges between two nodes in one direction, the first drawn stays; a reverse has the position of
-    the edge that it reverses.
-
-    Args:
-        edges: edges between the first of ``num_nodes`` nodes.
-        num_nodes: number of nodes; each has a row in the result.
+    the edge that it reverses. Each of the first ``num_nodes`` nodes has a row in the result.
     """
     dst = torch.repeat_interleave(torch.arange(edges.indptr.numel() - 1), edges.indptr.diff())
     src = edges.indices.long()

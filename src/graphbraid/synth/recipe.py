@@ -187,10 +187,7 @@ _SETTINGS = {"sgd": ("momentum", "weight decay"), "adam": ("beta1", "beta2", "we
 class Recorder:
     """The calls of a program so far, in the order of its text.
 
-    Args:
-        name: name of the program.
-        widths: columns of the features, of each hidden layer and of the output.
-        own: the own layers by name.
+    ``widths`` are the columns of the features, of each hidden layer and of the output.
     """
 
     def __init__(self, name: str, widths: tuple[int, ...], own: Mapping[str, OwnAggregation]) -> None:
@@ -256,9 +253,7 @@ class Recorder:
     def require_begun(self, call: Call, *, is_looped: bool) -> None:
         """Refuse a loss or an accuracy that is read before there is one.
 
-        Args:
-            call: ``loss`` or ``evaluate``.
-            is_looped: whether it is in a loop of epochs. Then an earlier round may have computed the value.
+        In a loop of epochs (``is_looped``), an earlier round may have computed the value.
         """
         place, has_begun = call.method.place, self._epoch is not None or is_looped
         if call.method.name == "evaluate":

@@ -34,11 +34,8 @@ class CallHost(Protocol):
 class Interpreter:
     """Runs statements. One table holds all variables, since no visible name is declared twice.
 
-    Args:
-        host: receiver of the calls.
-        helpers: the program's own functions.
-        values: values of the names that are known at the start; a container is the tuple of its entries.
-        limit: statements that may run; None for any number.
+    Calls go to ``host``. A container in ``values`` is the tuple of its entries. At most ``limit`` statements
+    run.
     """
 
     def __init__(

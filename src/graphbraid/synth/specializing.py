@@ -155,9 +155,7 @@ class _Specializer:
     def _at_run_time(self, part: object, *, alone: bool = False) -> bool:
         """Return whether a part acts, or has a value, only while the program trains.
 
-        Args:
-            part: a node, or a tuple of nodes.
-            alone: whether to look at this node alone, not at those inside it.
+        With ``alone``, nodes inside it do not count.
         """
         return any(
             isinstance(node, syntax.Say)
@@ -215,12 +213,9 @@ class _Specializer:
     def _rest(self, value: syntax.Expression, *, repeats: bool = False) -> syntax.Expression:
         """Return an expression in which the number of layers and entries of the container are filled in.
 
-        Refuses a loss before a forward pass, and an accuracy before an epoch.
-
-        Args:
-            value: the expression.
-            repeats: whether it is a loop's condition. Its part after ``&&`` or ``||`` may be computed for the
-                first time in a later round, when there is a loss.
+        Refuses a loss before a forward pass, and an accuracy before an epoch. With ``repeats`` it is a loop's
+        condition: its part after ``&&`` or ``||`` may be computed for the first time in a later round, when
+        there is a loss.
         """
         joined = [node for node in walk(value) if isinstance(node, syntax.Binary)]
         rests = [each.right for each in joined if each.operator in ("&&", "||")]

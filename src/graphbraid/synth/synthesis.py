@@ -48,13 +48,7 @@ destination rows in ``_i``."""
 
 
 class OwnConv(nn.Module):
-    """The layer of an own aggregation. Each property that the message reads is a linear map of the node rows.
-
-    Args:
-        in_channels: columns of the node rows.
-        out_channels: columns of each property and of the result.
-        form: the aggregation.
-    """
+    """The layer of an own aggregation. Properties that the message reads are linear maps of node rows."""
 
     def __init__(self, in_channels: int, out_channels: int, form: OwnAggregation) -> None:
         super().__init__()
@@ -175,11 +169,7 @@ UNIFORM_BOUND = 0.05
 
 
 class LayerStack(nn.Module):
-    """Layers of any kinds and widths, each with a normalisation, an activation and dropout of its own.
-
-    Args:
-        recipe: the layers.
-    """
+    """Layers of any kinds and widths, each with a normalisation, an activation and dropout of its own."""
 
     def __init__(self, recipe: ModelRecipe) -> None:
         super().__init__()
@@ -378,12 +368,7 @@ def check_fits(synthesis: Synthesis, graph: Graph) -> None:
 
 
 def check_width(width: int, targets: Tensor) -> None:
-    """Refuse targets that outputs cannot be compared with.
-
-    Args:
-        width: columns of the outputs.
-        targets: as :func:`targets_of` returns them.
-    """
+    """Refuse targets that outputs cannot be compared with."""
     if targets.ndim == 2:
         wrong = f"{targets.shape[1]} targets a node" if targets.shape[1] != width else ""
     else:

@@ -209,12 +209,8 @@ def fitted(
 ) -> tuple[TrainConfig, str]:
     """Return a run's options as model, graph and ranks allow, and why if these decide mode ``auto``.
 
-    Args:
-        config: options of the run.
-        model: the model to train.
-        graph: the graph to train on; of many graphs, their union.
-        given: ``tiers``, ``topology`` and ``accelerator`` of the Trainer; None, or missing, if not given.
-        num_ranks: number of ranks that train together.
+    Of many graphs, ``graph`` is the union. ``given`` has the Trainer's ``tiers``, ``topology`` and
+    ``accelerator``, as far as they were given.
 
     Raises:
         ConfigError: an option was given that does not go with these; names it and says why.

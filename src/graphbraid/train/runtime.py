@@ -225,8 +225,7 @@ class TrainerLock:
     def take(self, *, trains: bool = False) -> Iterator[None]:
         """Hold the lock during the ``with`` block; nested calls (from callbacks) may take it again.
 
-        Args:
-            trains: whether this is a training run, for which other threads do not wait.
+        Other threads do not wait for a run that ``trains``.
 
         Raises:
             ConfigError: another thread is training.
@@ -256,11 +255,8 @@ SCHEDULERS = (*sorted(PER_STEP), "plateau")
 class LearningRateSchedule:
     """An optimizer's learning rate over a run, advanced every step, every epoch, or by the monitored metric.
 
-    Args:
-        config: options of the run; ``scheduler``, ``warmup_steps`` and ``eval_every`` matter.
-        optimizer: optimizer whose parameter groups hold the rate.
-        total_steps: number of steps of the whole run, which a named curve spans.
-        maximize: whether a larger monitored metric is better.
+    A named curve spans ``total_steps``, those of the whole run. ``maximize`` says whether a larger monitored
+    metric is better.
 
     Raises:
         ConfigError: the name is unknown, or the function does not return a scheduler.

@@ -65,9 +65,7 @@ _COLUMNS = {"single-label": "classes", "multi-label": "labels", "regression": "t
 def graph_facts(graph: Graph | GraphSet, labels: Graph | NodeSet | EdgeSet | None = None) -> str:
     """Describe a graph, or many graphs, in one line.
 
-    Args:
-        graph: the graph or graphs.
-        labels: the nodes, edges or graphs to learn. If None, the nodes of a graph without types.
+    ``labels`` are what is learned; if None, labels of the nodes of a graph without types.
     """
     from graphbraid.graph import Graph
 

@@ -215,11 +215,7 @@ def parse_ranks(text: str) -> list[int]:
 def plan_ranks(run: ResolvedRun, ranks: str, hardware: Path | None, *, json_output: bool) -> None:
     """Predict epochs on ranks and show them: of mini-batches if the run asks for these, else of whole graphs.
 
-    Args:
-        run: the options of the run.
-        ranks: the numbers of ranks, as :func:`parse_ranks` takes them.
-        hardware: file of the cluster. If None, the default one.
-        json_output: whether to print JSON.
+    ``ranks`` are the numbers as :func:`parse_ranks` takes them, ``hardware`` is the file of the cluster.
 
     Raises:
         ConfigError: the run learns no labels of nodes, or ranks cannot train the model together.

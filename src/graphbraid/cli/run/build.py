@@ -107,10 +107,7 @@ def _holds_parts(path: Path) -> bool:
 def check_trainable(graph: Graph, labels: Graph | NodeSet, settings: RunSettings) -> None:
     """Check that a graph has the arrays for training and, unless ``check_data`` is off, all their values.
 
-    Args:
-        graph: the graph.
-        labels: its nodes, or those of the node type, whose labels are learned.
-        settings: options of the run.
+    ``labels`` are the nodes whose labels are learned.
 
     Raises:
         DataError: features, labels or the training split are missing, or a value is wrong; says which.

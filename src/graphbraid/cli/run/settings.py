@@ -240,11 +240,7 @@ def resolve(
 ) -> ResolvedRun:
     """Combine the options of a run from all sources and check them. Errors name the source.
 
-    Args:
-        command_line: options given on the command line; None means not given.
-        file: entries of ``run.yaml``.
-        saved: options that an earlier run saved in its folder.
-        saved_in: folder of ``saved``, for messages.
+    On the command line, None means not given. ``saved`` has the options of an earlier run in ``saved_in``.
     """
     known = option_names()
     values: dict[str, Any] = {}
@@ -352,12 +348,9 @@ def with_flags(
 ) -> Callable[[Callable[Concatenate[GivenOptions, P], None]], Callable[P, None]]:
     """Give a command the flags of a run's options, ``--config`` and ``--set``.
 
-    The command gets the given values as its first argument. Its help lists its own flags after these.
-
-    Args:
-        only: options that have a flag here. If None, all.
-        but: options that have none here.
-        in_panels: whether the help has a heading for each kind of options.
+    The command gets the given values as its first argument. Its help lists its own flags after these. All
+    options have a flag, or ``only`` some, or all ``but`` some; ``in_panels`` gives each kind of them a
+    heading.
     """
     flags = {
         name: parameter

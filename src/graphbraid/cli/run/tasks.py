@@ -49,9 +49,7 @@ def learning_edges(run: ResolvedRun) -> Learning:
 def edges_to_learn(run: ResolvedRun, *, splits: bool = True) -> tuple[Graph, EdgeType]:
     """Load a graph, with the split of its labelled edges that a run asks for; return the relation as well.
 
-    Args:
-        run: options of the run.
-        splits: whether to draw the split. Data to predict may have no labels to draw one of.
+    Data to predict may have no labels to draw splits of.
     """
     settings = run.settings
     if settings.target is not None:

@@ -167,12 +167,8 @@ def divide(room: int, context: Context, *, with_rows: bool) -> DeviceSplit:
 
     Each batch that has a node reads its row once. Each hop that draws from a list reads one sector of it for
     each draw. Both counts are expected values for the sampler's fanouts and seeds. The items that save most
-    per byte are chosen first, until nothing more fits.
-
-    Args:
-        room: bytes for lists, rows and their bookkeeping.
-        context: context of the loader; its graph is on the CPU.
-        with_rows: whether rows share the room. If False, lists get all of it.
+    per byte are chosen first, until nothing more fits. ``room`` is in bytes, also for their bookkeeping.
+    Without rows, lists get all of it.
     """
     csc, x = context.source.graph.csc, context.source.graph.x
     by_list = _curve_of_lists(context)
@@ -305,11 +301,7 @@ class Placed:
             link.watch(lambda: int(weights))
 
     def explain(self, part_bytes: Mapping[PlacedPart, int]) -> str:
-        """Describe the device's contents with reasons, and the reads there and over the link. Waits for it.
-
-        Args:
-            part_bytes: bytes of each part of the source.
-        """
+        """Describe the device's contents with reasons, and the reads there and over the link; wait for it."""
         return "\n".join(self._lines(part_bytes))
 
     def _lines(self, part_bytes: Mapping[PlacedPart, int]) -> Iterator[str]:
@@ -344,9 +336,7 @@ class Placed:
 def resident_in(room: int, context: Context) -> Resident:
     """Choose the parts that fit, and rows and lists of those that do not.
 
-    Args:
-        room: bytes of device memory for all of these and the sampler's table of local ids.
-        context: context of the loader. Nothing is placed.
+    ``room`` is in bytes, and holds the sampler's table of local ids, too. Nothing is placed.
     """
     rows, sizes = context.source.rows, part_bytes_of(context)
     room -= LOCAL_ID_BYTES * context.source.graph.num_nodes

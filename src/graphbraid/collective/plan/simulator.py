@@ -206,13 +206,7 @@ class SimulatedEpoch:
 
 
 def simulate(routes: Routes, durations: Durations, setting: ScheduleSetting) -> SimulatedEpoch:
-    """Simulate an epoch in virtual time; ConfigError if ``routes`` is empty.
-
-    Args:
-        routes: route of each step.
-        durations: seconds of each step's stages.
-        setting: buffers, workers and rules.
-    """
+    """Simulate an epoch in virtual time; ConfigError if ``routes`` is empty."""
     if not routes:
         raise ConfigError("an epoch needs at least one step")
     return Simulation(routes, durations, setting).run()
@@ -359,13 +353,6 @@ def braid(
     buffer again. The overlaps thus follow what is ready, also at the start and the end of an epoch and when
     all workers finish at once. Long runs of copies matter, since between two kinds of transfer the link waits
     for the training under way.
-
-    Args:
-        times: mean durations of the stages.
-        num_batches: number of steps in the epoch.
-        num_cpu: number of steps on route 0.
-        stock: number of untrained batches on the device at which a flush begins.
-        setting: buffers and workers.
     """
     return _Braid(times, num_batches, num_cpu, stock, setting).run()
 

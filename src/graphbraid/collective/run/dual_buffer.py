@@ -15,12 +15,7 @@ from graphbraid.sampling.minibatch.mini_batch import MiniBatch
 class DualBuffer:
     """The steps of a run, numbered by position from its first step.
 
-    Args:
-        routes: route of each position.
-        cbs: number of host buffers.
-        gbs: number of device buffers.
-        most_cbs: largest number of host buffers that there may be later.
-        most_gbs: largest number of device buffers that there may be later.
+    ``most_cbs`` and ``most_gbs`` are the largest numbers of host and device buffers that there may be later.
     """
 
     def __init__(self, routes: Routes, *, cbs: int, gbs: int, most_cbs: int, most_gbs: int) -> None:

@@ -38,16 +38,8 @@ class Executor:
     """An iterator over the batches of steps ``[start, stop)`` of an epoch, prepared according to a plan.
 
     Batches come in step order. Iterate it once, and close it (or use ``with``) if the iteration may end
-    early.
-
-    Args:
-        operators: operators of the stages.
-        plan: the plan to follow, whose routes are those of the whole epoch.
-        num_steps: number of steps in the whole epoch.
-        epoch: index of the epoch.
-        start: first step.
-        stop: step to stop before. If None, the end of the epoch.
-        replanning: conditions for a new plan when durations drift. If None, the plan is kept.
+    early. Routes of the plan and ``num_steps`` are those of the whole epoch. Without ``replanning`` the plan
+    is kept.
 
     Raises:
         ConfigError: the plan has the device prepare batches, and no operator is registered for that.

@@ -56,10 +56,7 @@ class _ClaimedStep:
 class RowsAhead:
     """Samples steps ahead, announces them and gathers their rows; called by several workers at once.
 
-    Args:
-        rows: the features.
-        sample: prepares a step's batch without features.
-        hot: rows that the batches' device has, which are neither announced nor gathered. If None, none.
+    Rows that are ``hot`` on the batches' device are neither announced nor gathered.
     """
 
     def __init__(
@@ -234,10 +231,7 @@ class Operators:
     def claim(self, epoch: int, step: int, coming: Sequence[int] = ()) -> None:
         """Announce that the CPU is about to prepare a step; to be called in the order of the copies.
 
-        Args:
-            epoch: index of the epoch.
-            step: the step.
-            coming: up to :attr:`lookahead` steps that will be claimed after it.
+        ``coming`` has up to :attr:`lookahead` steps that will be claimed after it.
         """
         if self.row_buffer is not None:
             self.row_buffer.claim(epoch, step)

@@ -108,12 +108,8 @@ def measure(
 def cached(key: Mapping[str, object], make: Callable[[], Profile]) -> Profile:
     """Return the profile cached for a key, or make a new one and cache it.
 
-    A profile whose measurement was disturbed by other programs is returned but not cached.
-
-    Args:
-        key: plain values that identify what is measured: graph, model, config. Machine and versions are
-            added.
-        make: function that measures the profile.
+    A profile whose measurement was disturbed by other programs is returned but not cached. ``key`` has plain
+    values of graph, model and config; machine and versions are added.
     """
     file = profile_file(key)
     kept = _KEPT.read(file)

@@ -89,13 +89,8 @@ _planning = threading.Lock()  # the switch interval is that of the whole process
 class Replanner:
     """Compares durations with those of the plan, and plans anew on a thread of its own during training.
 
-    The caller of its methods holds the executor's lock; only the planning itself runs without it.
-
-    Args:
-        times: stage times that the plan in force was made from.
-        how: conditions for a new plan.
-        start_thread: function that runs a function on a thread of a given name.
-        say: function that passes a message to the user.
+    The caller of its methods holds the executor's lock; only the planning itself runs without it. ``times``
+    are those that the plan in force was made from.
     """
 
     def __init__(
@@ -115,12 +110,7 @@ class Replanner:
     def poll(self, plan: Plan, trained: int, left: int, *, step: int, limits: Limits) -> Plan | None:
         """Return a new plan if one is ready, else None; start making one if durations have drifted.
 
-        Args:
-            plan: plan in force.
-            trained: number of steps trained so far.
-            left: number of steps that have not begun.
-            step: index of the next step, for the message.
-            limits: limits on the buffers of the new plan.
+        ``left`` steps have not begun. ``step`` is the next one, for the message.
         """
         found, self._found = self._found, None
         if found is not None:

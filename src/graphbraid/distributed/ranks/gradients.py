@@ -23,13 +23,8 @@ class GradientSum:
     smaller than a bucket is sent as one. With :meth:`begin` a single parameter's sum begins earlier, while
     the same backward pass still computes others' gradients. Sums are made in float32, or in float64 where
     parameters have it, and have the same bits on all ranks. A parameter that got no gradient on any rank
-    keeps none.
-
-    Args:
-        comm: the ranks.
-        parameters: parameters of the model, the same and in the same order on all ranks.
-        num_extra: how many numbers go along.
-        bucket_bytes: bytes of a bucket; 0 gives each parameter its own, as :meth:`begin` needs.
+    keeps none. ``parameters`` are the same and in the same order on all ranks; ``num_extra`` numbers go
+    along. With ``bucket_bytes=0`` each parameter is its own bucket, as :meth:`begin` needs.
     """
 
     def __init__(

@@ -81,9 +81,7 @@ def adj_t_of(
 def hetero_data(batch: MiniBatch, source: BatchSource | None) -> HeteroData:
     """Return a batch of a graph with types as a PyG ``HeteroData`` with all its attributes.
 
-    Args:
-        batch: the batch.
-        source: source of its attributes. If None, the batch was pickled and holds them all.
+    A batch that was pickled holds them all, and has no ``source``.
 
     Raises:
         ConfigError: the layout is ``blocks``, in which each layer has its own edges.

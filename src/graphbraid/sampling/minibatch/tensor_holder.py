@@ -54,11 +54,7 @@ class TensorHolder(ABC):
 
     @abstractmethod
     def apply(self, change: Change) -> Self:
-        """Return a record in which ``change`` has replaced each tensor that this one holds.
-
-        Args:
-            change: function that is called with each tensor and returns its replacement.
-        """
+        """Return a record in which ``change`` has replaced each tensor that this one holds."""
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """Return the record with its tensors on ``device``; returns itself if they are there already.

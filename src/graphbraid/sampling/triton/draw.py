@@ -162,10 +162,7 @@ def take_all_kernel(
 def draw_edges(rows: HopRows, edges: RowEdges, positions: Tensor) -> None:
     """Write the place of every edge of a hop, row by row and draw by draw.
 
-    Args:
-        rows: the rows of the hop, whose fanout is not 0.
-        edges: the result of :func:`.topology.count_edges`.
-        positions: int64 with room for the hop's edges; written.
+    ``positions`` is int64 with room for the hop's edges, and is written.
     """
     if rows.fanout < 0:
         block = 256

@@ -353,10 +353,7 @@ def _is_step(assigned: syntax.Assign) -> bool:
 def _needs_brackets(inner: int, outer: int, side: int) -> bool:
     """Return whether an operand needs brackets, or compilers would warn without them.
 
-    Args:
-        inner: level of the operand's operator.
-        outer: level of the operator that joins it.
-        side: 0 for the left operand, 1 for the right one.
+    Its operator has the level ``inner``; the one that joins it has ``outer``. The left ``side`` is 0.
     """
     if outer >= _LEVELS["+"]:  # C++ groups to the left: on the right, an equal level needs brackets, too
         return inner < outer + side

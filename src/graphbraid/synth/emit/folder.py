@@ -69,10 +69,8 @@ class Sources:
 def rendered(context: dict[str, Any], names: Iterable[str], plan: Mapping[str, Tensor]) -> Sources:
     """Fill the templates.
 
-    Args:
-        context: the templates' values; by default there is one rank, no GPU, and one input path.
-        names: the sources that the program needs; the files that they include are found here.
-        plan: the program's arrays by their files in ``plan/``.
+    By default there is one rank, no GPU, and one input path. Files that the sources in ``names`` include are
+    found here. ``plan`` has the arrays by their files in ``plan/``.
     """
     sources = tuple(files_of(names))
     context = {"ranks": 0, "gpu": None, "inputs": None, "paths": [context]} | context
@@ -122,9 +120,7 @@ def write_folder(folder: str | os.PathLike[str], model: nn.Module, make: Callabl
 def openmp_sources(kernels: Collection[str], inputs: Collection[str] = ()) -> list[str]:
     """Return names of the sources of a program for CPUs.
 
-    Args:
-        kernels: names of the kernels that it calls.
-        inputs: names of the input paths among which the program chooses.
+    ``inputs`` are the input paths among which the program chooses.
     """
     tried = [_CHOICE, *([_CHOICE_OF_BITS] if "bits" in inputs else [])] if len(inputs) > 1 else []
     return [

@@ -104,9 +104,8 @@ _HEAD = re.compile(r'return |[^"(]* = ')
 def broken(lines: Iterable[str], margin: int = 0) -> list[str]:
     """Return lines of code; a line that is too long becomes several.
 
-    Args:
-        lines: the code: statements without structures and comments.
-        margin: columns by which they will be moved to the right.
+    The code has statements without structures and comments, and is later moved ``margin`` columns to the
+    right.
     """
     found = []
     for line in lines:

@@ -58,10 +58,8 @@ def _place(tensor: Tensor) -> _Place:
 class Arrays:
     """The arrays of a program, each once.
 
-    Args:
-        graph: the graph. Its own arrays are read from its store. If None, there is no store to read.
-        folder: the part of ``plan/`` for new files, such as ``csr/``.
-        written: files of the program's other input paths, by content. Equal arrays share a file.
+    The graph's own are read from its store. New files go to ``folder``, a part of ``plan/``. Equal arrays
+    share a file, also with the program's other input paths, whose files are ``written``.
     """
 
     def __init__(
@@ -109,10 +107,7 @@ class Arrays:
 class Memory:
     """C++ expressions for the tensors of one recorded step.
 
-    Args:
-        standing: the recorded step.
-        arrays: the program's arrays. New ones are added.
-        arena: name of the C++ structure whose members are the arena's buffers.
+    New arrays are added to ``arrays``. The members of the C++ structure ``arena`` are the arena's buffers.
     """
 
     def __init__(self, standing: Standing, arrays: Arrays, arena: str) -> None:

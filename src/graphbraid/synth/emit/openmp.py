@@ -71,10 +71,7 @@ class PathTrial:
 def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -> InputPaths:
     """Return the input paths that a program gets; ConfigError if it cannot have one that is asked for.
 
-    Args:
-        program: the program as it was read from the model.
-        lowered: the same, lowered as the engine does.
-        asked: names of paths. If None, all that could be the fastest.
+    If ``asked`` is None, these are all that could be the fastest.
     """
     x = lowered.graph.x
     assert x is not None
@@ -102,12 +99,7 @@ def inputs_of(program: Program, lowered: Lowered, asked: Sequence[str] | None) -
 
 
 def trial_of(program: Program, lowered: dict[str, Lowered]) -> PathTrial:
-    """Return the trial of a program's paths.
-
-    Args:
-        program: the program as it was read from the model.
-        lowered: the same, lowered for each path.
-    """
+    """Return the trial of a program's paths."""
     first = next(iter(lowered.values()))
     x, costs = first.graph.x, first.costs
     assert x is not None

@@ -118,11 +118,8 @@ class PassText:
 class TemplateWriter:
     """Records the training and the evaluation step and describes them to the template.
 
-    Args:
-        synthesis: the model and its recipe.
-        share: the part of the program that one rank trains and evaluates.
-        make_calls: makes the writer of a step's calls.
-        arrays: the program's arrays, to which new ones are added. If None, there are none yet.
+    ``share`` is the part of the program that one rank trains and evaluates. New arrays are added to
+    ``arrays``.
     """
 
     def __init__(

@@ -63,11 +63,7 @@ def check(function: syntax.Function) -> None:
 class _Checker:
     """Walks a function in the order of its text, and keeps the variables that are known at each place.
 
-    Args:
-        helpers: the functions that it can call, by name.
-        returns: type of its value; None for the function that trains.
-        layers: names of the own layers.
-        below: names of this function and of those below it in the text, which it cannot call.
+    It cannot call the functions ``below``: itself, and those further down in the text.
     """
 
     def __init__(

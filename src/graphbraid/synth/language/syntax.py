@@ -316,10 +316,6 @@ def leaves_loop(body: tuple[Statement, ...], *, by_return: bool = True) -> bool:
     """Return whether a ``break`` or ``return`` in this body leaves the loop.
 
     A ``break`` of a loop inside the body leaves that inner loop, so it does not count.
-
-    Args:
-        body: the loop's body.
-        by_return: whether a ``return`` counts.
     """
     for statement in body:
         match statement:

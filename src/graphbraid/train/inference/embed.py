@@ -84,11 +84,8 @@ def hidden_runner(
 ) -> tuple[ModelRunner, TrainConfig]:
     """Return a runner whose outputs are the rows that the model's last layer reads, and its options.
 
-    Args:
-        runner: runner of the whole model.
-        config: options of the run.
-        node_type: the type whose rows are wanted; None in a graph without types.
-        layer: name of the module whose input is wanted. If None, the last layer.
+    ``layer`` names the module whose input is wanted; None stands for the last layer. ``node_type`` is None in
+    a graph without types.
 
     Raises:
         ConfigError: the model has no such layer, or its input is no matrix with a row for each node.
@@ -263,12 +260,9 @@ def _tried(runner: ModelRunner) -> tuple[list[_Call], MiniBatch]:
 def write_rows(path: Path, num_rows: int, chunks: Iterable[Chunk], columns: Mapping[str, Any]) -> None:
     """Write rows chunk by chunk, so that memory holds one chunk: ``.npy``, or ``.parquet`` with columns.
 
-    Args:
-        path: the file; an earlier one is replaced once the new one is whole.
-        num_rows: number of rows in all.
-        chunks: the rows, float32 on the CPU, in order.
-        columns: arrays of ``num_rows`` entries that Parquet has before the column ``embedding``, a list of
-            fixed size.
+    An earlier file is replaced once the new one is whole. ``chunks`` are float32 on the CPU, in order.
+    Parquet has ``columns``, arrays of ``num_rows`` entries, before the column ``embedding``, a list of fixed
+    size.
     """
     check_name(path)
     for name, column in columns.items():

@@ -304,11 +304,7 @@ def scores_with_all(runner: LinkRunner, rows: Tensor, *, sources: bool = False) 
     """Return a function that scores nodes with all destinations, or with all ``sources``, of their links.
 
     It takes ``(b,)`` int64 ids within their type, and relations if there are, and returns ``(b, num)``.
-
-    Args:
-        runner: the model and its graph.
-        rows: ``(num_nodes, channels)`` the encoder's rows of the nodes that links join.
-        sources: whether destinations are given, and scored with all sources.
+    ``rows`` are the encoder's, ``(num_nodes, channels)``. With ``sources``, destinations are given.
     """
     of_sources, of_destinations = (rows[part].to(runner.device) for part in runner.data.ends.rows)
     of_given, of_all = (of_destinations, of_sources) if sources else (of_sources, of_destinations)

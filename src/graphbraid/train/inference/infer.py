@@ -53,11 +53,6 @@ Chunk = tuple[int, Tensor]
 def exact_chunks(runner: ModelRunner, config: TrainConfig, nodes: Tensor) -> Iterator[Chunk]:
     """Yield the outputs for ``nodes`` in chunks, in order, in evaluation mode and without gradients.
 
-    Args:
-        runner: the model and its graph.
-        config: options of the run, with the memory budget.
-        nodes: ``(n,)`` int64 node ids.
-
     Raises:
         ResourceError: the budget has no room for a single node, or the disk is full.
     """

@@ -295,10 +295,8 @@ def is_binary(task: Task) -> bool:
 def best_threshold(scores: Tensor, positive: Tensor, beta: float) -> float:
     """Return the score from which on to predict positives, for the largest F-beta.
 
-    Args:
-        scores: ``(n,)`` probabilities.
-        positive: ``(n,)`` int64, 1 for a positive. At least one is.
-        beta: weight of recall beside precision.
+    ``scores`` are ``(n,)`` probabilities; ``positive`` is ``(n,)`` int64, 1 for a positive, and at least one
+    is. ``beta`` weighs recall beside precision.
     """
     from torchmetrics.functional.classification import binary_precision_recall_curve
 
@@ -335,10 +333,7 @@ THRESHOLD: Kinds = {"threshold": MetricKind(make=lambda _: BinaryThreshold())}
 def check_threshold(task: Task, positive: Tensor, split: str) -> None:
     """Refuse a task that needs no threshold, or labels that are all the same.
 
-    Args:
-        task: the task.
-        positive: labels of the split's labelled rows, 1 for a positive.
-        split: name of the split.
+    ``positive`` has the labels of the split's labelled rows, 1 for a positive.
     """
     if not is_binary(task):
         raise ConfigError(

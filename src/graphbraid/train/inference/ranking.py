@@ -200,10 +200,7 @@ def _checked_relation(relation: Tensor | None, ends: Tensor, name: str, of: str)
 class KnownLinks:
     """The known links of each end and relation, found by binary search.
 
-    Args:
-        ends: ``(num_known,)`` the ends that they are looked up by.
-        others: their other ends.
-        kind: their relations; None if there is one.
+    All are ``(num_known,)``. Links are looked up by ``ends``. ``kind`` is None if there is one relation.
     """
 
     def __init__(self, ends: Tensor, others: Tensor, kind: Tensor | None) -> None:

@@ -91,12 +91,8 @@ def _row(record: EpochRecord) -> dict[str, Any]:
 class FitRun:
     """A training run. The constructor checks everything; :meth:`run` trains.
 
-    Args:
-        trainer: trainer, whose attributes show the position of the run to others.
-        listeners: callbacks of the run, to which those that the config requests are added.
-        folder: folder for the run's files. If None, none are written.
-        guard: guard that records signals.
-        ranks: the ranks that share the run. If None, there is one.
+    The callbacks that the config requests are added to ``listeners``. Without ``folder`` no files are
+    written.
 
     Raises:
         ConfigError, DataError, ResourceError: the errors that ``Trainer.fit`` raises before the first step.

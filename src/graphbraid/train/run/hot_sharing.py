@@ -143,12 +143,8 @@ def _read_rates(
 ) -> ReadRates:
     """Return the lowest rates of a group, the same on all of its ranks; all of the job call it together.
 
-    An accelerator says its own; CUDA devices are measured by a few copies, all at the same time.
-
-    Args:
-        group: this rank's.
-        device: this rank's. If None, nothing is measured here.
-        accelerator: device that prepares and transfers mini-batches. If None, the model's device.
+    An accelerator says its own; CUDA devices are measured by a few copies, all at the same time. Nothing is
+    measured here if ``device`` is None.
 
     Raises:
         RankError: a rank was lost.

@@ -364,15 +364,8 @@ def shares_agree(
     """Return whether a rank's share of a batch gives its seeds the outputs that they have in the whole batch.
 
     Some seeds are in-neighbours of others, so that shares meet. A model whose outputs differ from run to run
-    passes: there is nothing to compare.
-
-    Args:
-        runner: the model and its graph.
-        config: options of the run.
-        nodes: some nodes that the model is trained on.
-        share: this rank's share.
-        norms: batch normalisations that train in this comparison, by the rows of all ranks.
-        trains: whether the whole model is in training mode, dropout modules apart.
+    passes: there is nothing to compare. ``norms`` are the batch normalisations that train in this comparison,
+    by the rows of all ranks. With ``trains`` the whole model is in training mode, dropout modules apart.
     """
     seeds, divided = nodes[: _SHARED_SEEDS * share.num_ranks], divided_graph(runner.graph)
     if not runner.graph.is_typed:

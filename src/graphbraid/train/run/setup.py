@@ -68,10 +68,7 @@ class RunParts:
 def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> RunParts:
     """Check a run and make its parts; the engine, the plan and the steps per epoch are set on ``trainer``.
 
-    Args:
-        trainer: the trainer, whose last run is forgotten.
-        former: folder of the run that this one continues. If None, the run starts anew.
-        ranks: the ranks that share it. If None, there is one.
+    The trainer's last run is forgotten. ``former`` is the folder of the run that this one continues.
     """
     config, runner = trainer.config, trainer.runner
     labels = runner.labels
@@ -248,14 +245,8 @@ def make_feed(
 ) -> SampledFeed | WholeGraphFeed:
     """Make the feed for ``config.mode`` over the training nodes, or of a rank's shares of the batches.
 
-    Args:
-        runner: the model and its graph; with the engine that several ranks share on the whole graph.
-        config: options of the run.
-        task: loss, with its class weights, on any device.
-        nodes: training nodes of all ranks, ``(num_train,)`` int64.
-        plan: plan for preparing mini-batches.
-        accelerator: device that prepares them by the plan. If None, the runner's.
-        share: share of each mini-batch that this rank trains on.
+    ``nodes`` are those of all ranks, ``(num_train,)`` int64, and ``task`` may be on any device. Without
+    ``accelerator``, the runner's device prepares mini-batches by the plan.
     """
     if config.mode == "full":
         from graphbraid.train.step.whole import WholeGraphFeed  # here: mini-batches need none of its engine
@@ -275,13 +266,8 @@ def make_feed(
 def dry_run(runner: ModelRunner, task: Task, config: TrainConfig, nodes: Tensor) -> None:
     """Run the model once without training it, on the whole graph or a small mini-batch, and check its output.
 
-    This also initialises lazy modules before an optimizer is made.
-
-    Args:
-        runner: the model and its graph.
-        task: the loss.
-        config: options of the run.
-        nodes: training nodes; in mode ``sampled`` the first of them are the batch's seeds.
+    This also initialises lazy modules before an optimizer is made. In mode ``sampled`` the first of ``nodes``
+    are the batch's seeds.
 
     Raises:
         ConfigError: the model fails on the graph's data, or its output does not have ``task.width`` columns.

@@ -95,13 +95,8 @@ def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]
 def load_rows(runner: ModelRunner, contents: Mapping[str, Any], beside: Path, *, states: bool) -> None:
     """Load this rank's share of the learned rows of a checkpoint, if the model has some.
 
-    All ranks call it together.
-
-    Args:
-        runner: the model, with its rows.
-        contents: the checkpoint.
-        beside: folder of the checkpoint.
-        states: whether the optimizer's state is loaded, too.
+    All ranks call it together. ``beside`` is the checkpoint's folder. With ``states`` the optimizer's state
+    is loaded, too.
     """
     record = contents.get("learned_rows")
     if (record is None) != (runner.learned is None):

@@ -62,11 +62,8 @@ class Contract(FileModel):
         """Return ``graph`` with types, columns and classes as they were when the model was trained.
 
         They are matched by name where both sides have names. Columns that the model does not know are left
-        out. The graph itself is returned if all is in order.
-
-        Args:
-            graph: the graph to predict.
-            labels: whether labels are kept, with the numbers that the model knows their classes by.
+        out. The graph itself is returned if all is in order. With ``labels`` these are kept, with the numbers
+        that the model knows their classes by.
         """
         graph = self._in_order(graph)
         now = _dtypes_of(graph)  # a type whose table is empty has no features yet
@@ -132,11 +129,8 @@ learned_by: WeakKeyDictionary[nn.Module, Contract] = WeakKeyDictionary()
 def matched_to(model: nn.Module, graph: Graph, learned: Contract, *, has_tiers: bool) -> Graph:
     """Return a graph with types, columns and classes in the order that the model learned.
 
-    Args:
-        model: the model.
-        graph: the graph; itself returned if all is in order.
-        learned: the model's contract.
-        has_tiers: whether feature rows or adjacency lists were stored elsewhere, in the graph's own order.
+    The graph itself is returned if all is in order. ``has_tiers`` says that feature rows or adjacency lists
+    were stored elsewhere, in the graph's own order.
     """
     found = learned.matched(graph)
     if has_tiers and found is not graph:

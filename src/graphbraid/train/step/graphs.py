@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 class GraphLoader(AbstractContextManager["GraphLoader"]):
     """Mini-batches of whole graphs: each is a function of (seed, epoch, step), as those of nodes are.
 
-    Args:
-        graphs: the graphs.
-        settings: which of them (``input_nodes``), how many at a time, whether shuffled, and a rank's part.
+    ``settings`` say which graphs (``input_nodes``), how many at a time, whether shuffled, and a rank's part.
     """
 
     plan = executor = None

@@ -57,11 +57,6 @@ def reach_of(model: nn.Module, config: TrainConfig, *, by_blocks: bool) -> int |
     rank, and these are as far away as there are hops. Models that are called with one block per layer read
     only these blocks.
 
-    Args:
-        model: the model.
-        config: options of the run.
-        by_blocks: whether the model is called with one block per layer.
-
     Returns:
         The number of hops. None in layout ``blocks``, where a rank samples for its own seeds alone: what a
         node draws depends on the layer, not on the other seeds.

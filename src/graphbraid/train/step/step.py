@@ -120,13 +120,8 @@ class BatchShare:
 class SampledFeed:
     """A feed of shuffled mini-batches of sampled neighbourhoods, prepared ahead by the loader's threads.
 
-    Args:
-        runner: the model and its graph.
-        config: options of the run; with a plan, the timeline of the first epoch is written to ``trace``.
-        task: loss, with its class weights, on any device.
-        loader: loader of the mini-batches, or of this rank's part of each, with a plan or without.
-        sharing: setter of the number of the model's threads. If None, that is not set.
-        inputs: ``(num,)`` int64 edges that the loader's seeds stand for. If None, the seeds are nodes.
+    With a plan, the timeline of the first epoch is written to ``config.trace``. ``sharing`` sets the number
+    of the model's threads. If the loader's seeds stand for edges, ``inputs`` has these, ``(num,)`` int64.
     """
 
     def __init__(
@@ -383,11 +378,8 @@ class TrainStep:
     ) -> StepRecord:
         """Make one step; TrainingError if the loss or the gradients are not finite.
 
-        Args:
-            progress: position of the run, which the step advances.
-            batches: iterator from which the step's batches are taken.
-            num_batches: number of batches, whose gradients are averaged over all seeds.
-            num_seeds: number of seeds of these batches together.
+        It advances ``progress``. The gradients of ``num_batches`` are averaged over their ``num_seeds``
+        seeds.
         """
         self._optimizer.zero_grad(set_to_none=True)
         learned = self._runner.learned

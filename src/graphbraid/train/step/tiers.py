@@ -27,12 +27,8 @@ def make_tiers(
 ) -> HostTiers | None:
     """Make the tiers of ``config.host`` and ``config.hot``, filled with the most read rows and lists.
 
-    Args:
-        graph: whose rows and lists are placed.
-        config: options of the run.
-        run_time: says how long the run will take, and is asked where rows are ranked; None: not known.
-        reads: of rows, from :func:`expected_reads`. If None, they are found where rows are ranked.
-        share: of each batch that the run trains on.
+    ``run_time`` says how long the run will take, and is asked where rows are ranked. Without ``reads``, from
+    :func:`expected_reads`, they are found there, too.
 
     Returns:
         The tiers; None if the config asks for none.
@@ -70,14 +66,8 @@ def expected_reads(
     """Return the reads of each row that an epoch of training takes, by the score that a run's tiers have.
 
     As many epochs are looked ahead as 2 % of the run's time allows. Where that is none, some batches say
-    which other score to take: inclusion fails where neighbours are each other's neighbours.
-
-    Args:
-        graph: whose rows are read.
-        config: options of the run.
-        run_time: that the run will take. If None, that is not known, and nothing is looked ahead.
-        most_epochs: to look ahead at most. If None, all of the run's.
-        share: of each batch that is read.
+    which other score to take: inclusion fails where neighbours are each other's neighbours. Nothing is looked
+    ahead without ``run_time``, and at most ``most_epochs``, or all of the run's.
 
     Raises:
         DataError: the graph has no split ``train``.

@@ -34,10 +34,7 @@ _TIGHT = 1.5  # the estimate is an upper bound, so a model above it by less may 
 def require_whole(runner: ModelRunner, config: TrainConfig, num_parts: int = 1) -> None:
     """Check that training on the whole graph can fit in the free memory, before the system kills the process.
 
-    Args:
-        runner: the model and its graph.
-        config: options of the run.
-        num_parts: number of ranks that hold a part of the graph each, about equal ones.
+    Of ``num_parts`` ranks each holds a part of the graph, about equal ones.
 
     Raises:
         ResourceError: it needs more memory than is free; the message says how much.
@@ -66,12 +63,8 @@ def compile_for(
 ) -> tuple[Engine | None, str]:
     """Return the engine that trains the model on ``nodes``, or None and the reason as a sentence.
 
-    Args:
-        runner: the model and its graph.
-        config: options of the run.
-        nodes: the training nodes of all ranks together.
-        evidence: that by which a run to be continued was lowered; of several ranks, rank 0's counts.
-        comm: the ranks that train together, which all call this. If None, there is one.
+    All ranks of ``comm`` call it, with the same ``nodes``. ``evidence`` is that by which a run to be
+    continued was lowered; of several ranks, rank 0's counts.
 
     Raises:
         ConfigError: several ranks cannot train the model together.
@@ -123,11 +116,8 @@ def _why_not(runner: ModelRunner, config: TrainConfig) -> str:
 class WholeGraphFeed:
     """A feed whose only batch per epoch is the whole graph, or the part of it that one rank owns.
 
-    Args:
-        runner: the model and its graph, with the engine that ranks share.
-        task: loss, with its class weights, on any device.
-        nodes: training nodes of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need
-            its rows all the same.
+    ``nodes`` are those of all ranks, ``(num_train,)`` int64. A rank may own none of them: others need its
+    rows all the same.
     """
 
     num_batches = 1

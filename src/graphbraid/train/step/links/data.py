@@ -58,8 +58,7 @@ class StoredTimes:
     def check_order(self, split: Tensor) -> int:
         """Return the rank of the first time that is predicted, after checking that training is over by then.
 
-        Args:
-            split: ``(num_edges,)`` int64 number of each edge's split: 0 to train on, more to predict.
+        ``split`` numbers each edge's split, ``(num_edges,)`` int64: 0 to train on, more to predict.
 
         Raises:
             DataError: an edge to train on is as late as one to predict.
@@ -108,11 +107,8 @@ class LinkTimes:
 def stored_times(graph: Graph, relation: Tensor | None, place: Tensor | None) -> StoredTimes:
     """Return the times of a graph's stored edges; ConfigError if an edge has none, DataError if not finite.
 
-    Args:
-        graph: the graph.
-        relation: ``(num_edges,)`` int64 relation of each stored edge.
-        place: ``(num_edges,)`` int64 place of each stored edge in the lists of all relations, one after the
-            other; -1 for an edge that was in none. None for a graph without types.
+    ``relation`` and ``place`` are ``(num_edges,)`` int64. ``place`` counts in the lists of all relations, one
+    after the other, and is -1 for an edge that was in none; it is None for a graph without types.
     """
     missing = [",".join(one) for one in graph.edge_types if graph.edges_of(one).time is None]
     if missing or relation is None or place is None:

@@ -359,14 +359,9 @@ def one_vs_all(model: LinkModel, rows: Tensor, batch: Any, ends: LinkEnds, *, n3
     The losses of a question's answers add up, and are divided by the mean number of answers: over an epoch,
     the loss is the mean over all links and both of their ends. With the weight ``n3`` each answer adds the
     cubed absolute values of the node given, the relation's row and its own ("Canonical Tensor Decomposition
-    for Knowledge Base Completion", whose code has no factor of 1/3 either).
-
-    Args:
-        model: model of links; with ``n3`` its predictor has relations.
-        rows: ``(num_nodes, channels)`` the encoder's rows of ``ends.nodes``.
-        batch: a batch of :class:`graphbraid.sampling.links.link_seeds.QuestionSeeds`.
-        ends: the types that links join.
-        n3: weight of the cubes.
+    for Knowledge Base Completion", whose code has no factor of 1/3 either). ``rows`` are the encoder's of
+    ``ends.nodes``, ``(num_nodes, channels)``. The batch is one of
+    :class:`graphbraid.sampling.links.link_seeds.QuestionSeeds`.
     """
     predictor, total = model.predictor, rows.new_zeros((), dtype=torch.float32)
     given, kind, counts = (getattr(batch, name) for name in (GIVEN, KIND, COUNTS))

@@ -113,12 +113,6 @@ OF_SEEDS = "seed_edge_attr"
 class EndsRunner(ModelRunner):
     """A runner of a model whose examples are pairs of nodes: an encoder gives the rows of both ends.
 
-    Args:
-        model: the model, with an ``encoder``.
-        graph: the graph.
-        place: device and precision.
-        data: the pairs, and the edges that carry messages.
-
     Raises:
         ConfigError: the encoder takes what the graph does not have.
         DataError: the encoder needs features and there are none.
@@ -183,12 +177,8 @@ class EndsRunner(ModelRunner):
         """Return the loader of mini-batches of the pairs at ``positions``.
 
         A batch's pairs, and their reverses, are kept out of the neighbours that are drawn for it. Where pairs
-        have times, each end has a tree of its own, of what came before the pair.
-
-        Args:
-            settings: of the loader; what the encoder needs is added.
-            positions: of the pairs among those of the data.
-            **how: further arguments of :class:`LinkSeeds`.
+        have times, each end has a tree of its own, of what came before the pair. What the encoder needs is
+        added to ``settings``. ``how`` are further arguments of :class:`LinkSeeds`.
         """
         from graphbraid.loader import BatchLoader
 
@@ -213,12 +203,6 @@ class EndsRunner(ModelRunner):
 
 class EdgeRunner(EndsRunner):
     """A runner of a :class:`graphbraid.nn.EdgeModel`, whose examples are the edges of a relation.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        place: device and precision.
-        config: options of the run: which relation is learned.
 
     Raises:
         ConfigError: there is no such relation.
@@ -275,12 +259,6 @@ class EdgeRunner(EndsRunner):
 
 class LinkRunner(EndsRunner):
     """A runner of a :class:`graphbraid.nn.LinkModel`, whose examples are links.
-
-    Args:
-        model: the model.
-        graph: the graph.
-        place: device and precision.
-        config: options of the run: which links are learned, and their negatives.
 
     Raises:
         ConfigError: the model is no model of links, or its predictor knows fewer relations than there are.
