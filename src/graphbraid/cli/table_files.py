@@ -95,7 +95,6 @@ def nodes_named(wanted: Sequence[Any], path: Path, ids: NodeIds | None) -> Tenso
 
 
 def _as_numbers(wanted: Sequence[Any], path: Path) -> list[int]:
-    """Return the content of a file as whole numbers."""
     numbers = []
     for position, value in enumerate(wanted):
         try:

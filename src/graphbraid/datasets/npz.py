@@ -272,7 +272,6 @@ def _labels(arrays: Mapping[str, Array], part: slice) -> Array | None:
 
 
 def _splits(splits: Mapping[str, Array], nodes: Mapping[str, slice]) -> dict[str, dict[str, Array]]:
-    """Return each split's ids by node type."""
     found: dict[str, dict[str, Array]] = {name: {} for name in nodes}
     total = max((part.stop for part in nodes.values()), default=0)
     for split, given in splits.items():

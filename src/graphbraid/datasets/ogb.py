@@ -270,7 +270,6 @@ def _hetero_graph(folder: Path, split: Path | None) -> Graph:
 
 
 def _counts(file: Path) -> dict[str, int]:
-    """Return the numbers of nodes by type, in the order of the file."""
     rows = read_gzipped_names(file)
     if len(rows) != 2 or len(rows[0]) != len(rows[1]) or len(set(rows[0])) < len(rows[0]):
         raise DataError(
@@ -286,7 +285,6 @@ def _counts(file: Path) -> dict[str, int]:
 
 
 def _relations(file: Path, counts: dict[str, int]) -> list[EdgeType]:
-    """Return the relations, in the order of the file."""
     found: list[EdgeType] = []
     for line, row in enumerate(read_gzipped_names(file), start=1):
         if len(row) != 3 or not all(row):

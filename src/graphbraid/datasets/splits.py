@@ -302,7 +302,6 @@ def _by_share(nodes: Labelled, shares: Sequence[float], seed: int) -> dict[str, 
 
 
 def _stratified(nodes: Labelled, shares: Sequence[float], seed: int) -> dict[str, Tensor]:
-    """Draw the shares from the nodes of every class."""
     if nodes.task != "single-label" or nodes.y is None:
         raise ConfigError(f"a stratified split needs single-label classes; the labels are {nodes.task}")
     order, place, counts, _ = _by_label(nodes.y, seed)

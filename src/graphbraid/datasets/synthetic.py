@@ -281,7 +281,6 @@ def _splits(spec: BlockModel) -> dict[str, Tensor]:
 
 
 def _key(spec: BlockModel, purpose: int) -> int:
-    """Return the key for one kind of draw."""
     return stream_key(spec.seed, purpose + 1)
 
 

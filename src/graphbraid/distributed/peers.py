@@ -95,7 +95,6 @@ def _alone(comm: Communicator, known: list[list[str]]) -> str:
 
 
 def _read(probe: torch.Tensor, rank: int, handle: str, instead: str) -> str:
-    """Read the number of a rank."""
     if not handle:
         raise ConfigError(f"rank {rank} cannot share its memory")
     there = opened(bytes.fromhex(handle))

@@ -305,7 +305,6 @@ def _checked(graph: Graph, config: TrainConfig) -> TrainConfig:
 
 
 def _measured(trial: Trial, num_ranks: int, num_batches: float, seconds: float) -> ShareTimes:
-    """Measure a rank's share of a batch, which is a batch of the trial."""
     trial.try_model()
     config, groups = trial.config, in_buckets(trial.runner.model.parameters())
     buckets = tuple(map(bytes_of, groups))

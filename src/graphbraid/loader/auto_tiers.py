@@ -91,7 +91,6 @@ class _TierSizing:
         self._epochs, self._is_plain = epochs, is_plain
 
     def made(self) -> LoaderTiers:
-        """Return the tiers with the reason for their sizes."""
         graph = self._graph
         topology = graph.nbytes - (0 if graph.x is None else graph.x.nbytes)
         host = host_budget(

@@ -547,7 +547,6 @@ class BatchLoader:
         )
 
     def _planned_batches(self) -> PlannedBatches | None:
-        """Return the batches of a plan; None if there is no plan."""
         rows = self._source.rows
         on_host = isinstance(self.device, torch.device) and self._to is None
         has_hot_rows = rows is not None and rows.hot is not None and not on_host

@@ -228,7 +228,6 @@ def _check_order(value: Any, name: str) -> None:
 
 
 def _check_lists(topology: Any) -> None:
-    """Raise ConfigError unless ``topology`` is a source of adjacency lists or None."""
     if topology is not None and inspect.getattr_static(topology, "native", None) is None:
         raise ConfigError(
             "topology must be a source of adjacency lists, such as TieredTopology, or None; got "

@@ -172,7 +172,6 @@ class RGCNConv(nn.Module):
 
 
 def _product(x: Tensor, weight: Tensor) -> Tensor:
-    """Return ``x @ weight``."""
     return dense_linear(x, weight.t())
 
 

@@ -150,7 +150,6 @@ def _seed_names(types: Types, seed_type: int | None, seeds: I64, sizes: list[int
 
 
 def _sources(csc: Csc, lists: NeighborLists | None, rows: I64, counts: I64, positions: I64) -> I64:
-    """Return the source of each drawn edge."""
     reader = None if lists is None else lists.native
     if reader is None:
         found: I64 = csc.indices.numpy()[positions].astype(np.int64)

@@ -99,7 +99,6 @@ class _Specializer:
         self._at_loop: list[Any] = []  # the recorder's progress at the beginning of each enclosing loop
 
     def block(self, statements: Sequence[syntax.Statement]) -> tuple[syntax.Statement, ...]:
-        """Return the statements that remain for training."""
         return tuple(left for statement in statements for left in self._statement(statement))
 
     def _statement(self, statement: syntax.Statement) -> list[syntax.Statement]:

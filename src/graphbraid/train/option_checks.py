@@ -297,7 +297,6 @@ def _of_links(config: TrainConfig, model: nn.Module, given: Mapping[str, Any], n
 
 
 def _of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the options of a run on many graphs, whose mode is ``sampled``."""
     whole = "batches are of whole graphs"
     names = ("fanouts", "eval_fanouts", "layout", "replace", "hops")
     changed = [(name, getattr(config, name)) for name in names]
@@ -312,7 +311,6 @@ def _of_graphs(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
 
 
 def _on_parts(config: TrainConfig, given: Mapping[str, Any], graph: ShardedGraph) -> TrainConfig:
-    """Return the options of a run on a graph that is divided among ranks."""
     tiers = "features lie with their parts' ranks"
     threads = "batches are prepared by all ranks together"
     whole = "partition with --rows whole (rows='whole'), by which every rank maps all adjacency lists"
@@ -331,7 +329,6 @@ def _on_parts(config: TrainConfig, given: Mapping[str, Any], graph: ShardedGraph
 
 
 def _with_learned_rows(config: TrainConfig, given: Mapping[str, Any]) -> TrainConfig:
-    """Return the options of a run whose ranks divide learned rows."""
     by_name = isinstance(config.optimizer, str)
     if not by_name or str(config.optimizer).lower() not in SPARSE_OPTIMIZERS:
         shown = repr(config.optimizer) if by_name else "one of your own"

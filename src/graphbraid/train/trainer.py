@@ -199,7 +199,6 @@ class Trainer:
         return runner
 
     def _forget_run(self) -> None:
-        """Forget the position and the results of the run before."""
         self.progress, self.steps_per_epoch, self.stop_status, self.plan = Progress(), None, None, None
         self.uncompiled_reason = self.baseline = self.placement = self.traffic = ""
         vars(self).pop("identity", None)

@@ -273,7 +273,6 @@ class _Search:
         self._by_kind: dict[str, _Candidate] = {}
 
     def try_workers(self, times: StageTimes, bound: EpochBound) -> None:
-        """Search the schedules with one number of workers."""
         n = self.num_batches
         self.consider(times, n, None)
         if times.uva is None:

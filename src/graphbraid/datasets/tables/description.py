@@ -245,7 +245,6 @@ def _check(
     edges: list[EdgeTableEntry],
     places: list[tuple[str | int, ...]],
 ) -> None:
-    """Check entries that refer to each other."""
     if not edges:
         raise ConfigError(
             f"{tree.where(('edges',))}: edges: List should have at least 1 item, unless nodes have "
@@ -285,7 +284,6 @@ def _check(
 
 
 def _check_columns(tree: Tree, nodes: Mapping[str, NodeTableEntry]) -> None:
-    """Check the choices of columns of nodes."""
     for name, node_entry in nodes.items():
         if node_entry.columns and not node_entry.is_encoded:
             raise ConfigError(

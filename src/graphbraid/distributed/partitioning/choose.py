@@ -174,7 +174,6 @@ def repaired(csc: Csc, part_of: Tensor, loads: Tensor, sums: Tensor, limit: int)
 
 
 def _rows(csc: Csc, nodes: Tensor) -> _Rows:
-    """Return ``indptr``, ``indices`` and ``weight`` of the rows of some nodes."""
     counts = csc.degrees()[nodes]
     at = ranges(csc.indptr[nodes], counts)
     return indptr_of(counts), csc.indices[at], None if csc.weight is None else csc.weight[at]

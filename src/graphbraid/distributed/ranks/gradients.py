@@ -155,7 +155,6 @@ class _Bucket:
         self._sums += comm.all_reduce(left).wait()
 
     def wait(self) -> None:
-        """Wait for the sum."""
         assert self.handle is not None
         self.handle.wait()
         self.handle = None

@@ -257,7 +257,6 @@ class _Awaited(Pending):
         return bool(self._error) or not self._awaited
 
     def rest(self, waited_seconds: float) -> None:
-        """Wait for a message, for a moment."""
         self._transport.rest()
 
     def finish(self) -> None:
@@ -290,7 +289,6 @@ class _Inner(Pending):
         return self._pending.done()
 
     def rest(self, waited_seconds: float) -> None:
-        """Pause as the other transport does."""
         self._pending.rest(waited_seconds)
 
     def finish(self) -> None:

@@ -247,7 +247,6 @@ class _Process(NamedTuple):
 
     @classmethod
     def here(cls) -> _Process:
-        """Return this process."""
         try:
             boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
             namespace = f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -257,7 +256,6 @@ class _Process(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> _Process:
-        """Return the process that :meth:`text` describes."""
         pid, host, namespace = text.split(" ", 2)
         return cls(int(pid), host, namespace)
 

@@ -62,7 +62,6 @@ class _Draft:
 
 
 def _joined(drawn: Sequence[_Drawn]) -> _Drawn:
-    """Return several draws, one after another."""
     return drawn[0] if len(drawn) == 1 else [*map(torch.cat, zip(*drawn, strict=True))]
 
 

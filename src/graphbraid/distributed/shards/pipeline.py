@@ -322,7 +322,6 @@ class ShardedPipeline:
         return {at: GroupRows(one, [by_type[at] for by_type in ids]) for at, one in rows.items()}
 
     def _with_x(self, batch: PreparedBatch, x: list[Tensor | None]) -> PreparedBatch:
-        """Return a batch with the feature rows of each type."""
         if self._first_ids is None:
             return batch._replace(x=x)
         seeds = batch.seeds or BatchSeeds(nodes=batch.input_id)
@@ -344,7 +343,6 @@ class ShardedPipeline:
         yield from (self._gathered(*one) for one in coming)
 
     def _gathered(self, group: _Group, coming: dict[int, GroupRows]) -> _Group:
-        """Return the batches of a group with their feature rows."""
         started = perf_counter()
         if self._gathers:
             found = {number: one.finish() for number, one in coming.items()}

@@ -204,7 +204,6 @@ class RowStream:
                 ahead.exception()
 
     def _begin(self, number: int | None) -> Future[Tensor] | None:
-        """Start to read a round."""
         if number is None:
             return None
         if self._reader is None:

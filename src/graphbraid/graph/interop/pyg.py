@@ -128,7 +128,6 @@ def graph_from_pyg(
 def _from_hetero_data(
     made: type[Graph], data: Any, *, edge_weight: str | None, split: int, name: str
 ) -> Graph:
-    """Make a graph with types of a ``HeteroData``."""
     nodes: dict[str, Any] = {"x": {}, "y": {}, "splits": {}, "node_time": {}}
     counts, left_out = {}, frozenset[str]()
     for node_type in data.node_types:

@@ -362,7 +362,6 @@ class _Nodes:
         self._last = int(np.flatnonzero(self._weight)[-1])
 
     def pick(self, bits: rng.U64) -> I64:
-        """Return a node for each draw."""
         if self._weight is None:
             return rng.wide_bounded(bits, self._count)
         return _inverted(self._running, self._last, bits)
@@ -375,7 +374,6 @@ class _Nodes:
         return weights
 
     def are_later(self, nodes: I64, until: I64) -> npt.NDArray[np.bool_]:
-        """Return for each node whether it is later than its time."""
         if self._time is None:
             return np.zeros(len(nodes), dtype=np.bool_)
         later: npt.NDArray[np.bool_] = self._time[nodes] > until

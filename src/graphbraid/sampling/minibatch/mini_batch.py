@@ -506,7 +506,6 @@ class MiniBatch(TensorHolder):
         }
 
     def _block(self, hop: int, number: int, source_type: int, destination_type: int) -> Csc:
-        """Return the block of a relation between two types, all by their numbers."""
         sampled, source = self._sampled, self._from()
         num_dst = sum(sampled.nodes_by_type[destination_type][: hop + 1])
         num_src = sum(sampled.nodes_by_type[source_type][: hop + 2])

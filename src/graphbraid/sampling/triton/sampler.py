@@ -255,7 +255,6 @@ class TritonPipeline:
         return self._scheduled[1:]
 
     def _most_edges_into(self, schedule: SeedSchedule) -> int:
-        """Return an upper bound on the in-edges of the seeds of a step."""
         if self._degrees is None:
             return 0
         return int(self._degrees[schedule.seeds].topk(schedule.most_seeds).values.sum())

@@ -93,7 +93,6 @@ class _Writer:
         yield from self.block(self._script.statements)
 
     def helper(self, helper: syntax.Function) -> list[str]:
-        """Return a function of numbers."""
         self._kinds, self._read, self._counters = {}, _read(helper.body), self._counted(helper.body)
         given = ", ".join(self._declared(p.type, p.name) for p in helper.parameters)
         returns = helper.returns or ""
@@ -117,7 +116,6 @@ class _Writer:
         return f"{'' if name in self._read else '[[maybe_unused]] '}{_TYPES[kind]} {cpp_variable(name)}"
 
     def block(self, statements: Sequence[syntax.Statement], returns: str = "") -> Iterator[str]:
-        """Yield the lines of statements."""
         for statement in statements:
             yield from self._statement(statement, returns)
 

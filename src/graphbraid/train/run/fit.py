@@ -474,7 +474,6 @@ class Saving:
         runtime.set_random_state(contents["random"])
 
     def _load_rows(self, contents: Mapping[str, Any], *, states: bool) -> None:
-        """Load this rank's share of the learned rows of a checkpoint; all ranks call it together."""
         beside = of_first(self._ranks, lambda: str(self._folder.checkpoints) if self._folder else "")
         load_rows(self._trainer.runner, contents, Path(beside), states=states)
 

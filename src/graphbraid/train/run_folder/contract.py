@@ -99,7 +99,6 @@ class Contract(FileModel):
         return _remade(graph, features | found, numbered, schema)
 
     def _in_order(self, graph: Graph) -> Graph:
-        """Return the graph with the types and relations in the model's order."""
         relations = [(one[0], one[1], one[2]) for one in self.edge_types]
         if (list(graph.node_types), list(graph.edge_types)) == (self.node_types, relations):
             return graph
@@ -184,7 +183,6 @@ def _encoded(
 
 
 def _check_sentences(name: str, own: Sequence[Encoder], learned: Sequence[Encoder]) -> None:
-    """Check that texts became numbers by the same model."""
     models = {one.column: one.entries for one in own if one.how == "sentences"}
     for one in learned:
         if one.how == "sentences" and models.get(one.column) != one.entries:

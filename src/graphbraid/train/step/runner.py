@@ -405,7 +405,6 @@ class ModelRunner:
 
     @functools.cached_property
     def _given_of_edges(self) -> Given:
-        """Edge attributes of the graph that the model takes."""
         given, takes = Given.of(self.graph), self.calling.takes
         weights = given.weights if takes(DATA) or takes(given.weights or "") else None
         channels = given.edge_channels if takes(DATA) or takes(EDGE_ATTR) else None
