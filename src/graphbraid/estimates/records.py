@@ -177,7 +177,6 @@ class ModeEstimate:
     seconds: EpochSeconds | None = None
     """Time of an epoch; None if it is not known or not requested."""
     epochs: int = 1
-    """Number of epochs of the run."""
     fits: bool = True
     """Whether memory, device and disk have room for it."""
     reason: str = ""

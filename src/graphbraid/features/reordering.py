@@ -193,7 +193,6 @@ class Reordered:
     """A graph with renumbered nodes, and the mapping between original and new ids."""
 
     graph: Graph
-    """The renumbered graph."""
     order: Tensor
     """Original id of each node, ``(num_nodes,)`` int32 or int64."""
     inverse: Tensor

@@ -48,7 +48,6 @@ class Csc(Versioned):
     indices: Tensor
     """``(num_edges,)`` int32 or int64, source of each in-edge, in ``[0, num_src)``."""
     num_src: int
-    """Number of source nodes."""
     weight: Tensor | None = None
     """``(num_edges,)`` float32 edge weights, or None."""
     src_degree: Tensor | None = None

@@ -26,7 +26,6 @@ class Edited:
     """The result of an edit."""
 
     csc: Csc
-    """The new adjacency."""
     edge_id: Tensor | None
     """``(num_edges,)`` int64 id of the edge that each one came from, -1 for a new one; None if not kept."""
 

@@ -160,7 +160,6 @@ class NodeSet(LabelledNodes):
     """The nodes of one type; ids, rows and splits count from 0 within the type."""
 
     num_nodes: int
-    """Number of nodes of the type."""
     x: Features | None = None
     """``(num_nodes, num_features)`` features, as those of a graph of one type."""
     y: Tensor | None = None
@@ -188,7 +187,6 @@ class EdgeSet(LabelledNodes):
     """The edges of one relation, without their ends; rows are in the order of the list they came in."""
 
     num_edges: int
-    """Number of edges of the relation."""
     edge_attr: Tensor | None = None
     """``(num_edges, num_edge_features)`` float32, float16 or bfloat16 features."""
     time: Tensor | None = None
@@ -242,9 +240,7 @@ class Types:
     """
 
     nodes: Mapping[str, NodeSet]
-    """The nodes of each type."""
     edges: Mapping[EdgeType, EdgeSet]
-    """The edges of each relation."""
     rows: Csc
     """In-edges by destination and relation: a node has a row for each relation into its type, in the order of
     the relations, and these are neighbours. Sources are ids in the whole graph; ``indices`` and ``weight``

@@ -32,7 +32,6 @@ class SeedNodes:
     """The nodes that a loader's batches start from, after they were checked."""
 
     node_type: str = ONLY_NODE_TYPE
-    """Node type of the seeds."""
     ids: Tensor
     """``(num_seeds,)`` int64 ids within the type."""
     is_mask: bool = False

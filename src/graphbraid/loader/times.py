@@ -35,7 +35,6 @@ class Times:
     node_time: Mapping[str, Tensor]
     """``(num_nodes,)`` int64 times by node type; empty where edges have times."""
     is_float: bool
-    """Whether the times are floating point numbers."""
 
     def of_nodes(self, node_type: str, nodes: Tensor) -> Tensor:
         """Return the times of nodes of a type; ConfigError if they have none."""

@@ -21,7 +21,6 @@ from graphbraid.ops import rng
 
 LAYOUTS = ("subgraph", "blocks")
 MOST_HOPS = 64
-"""Largest number of hops of a mini-batch."""
 MOST_DRAWS = 1 << 20
 """Most draws with replacement for one node; without replacement the node's degree is the bound."""
 DIRECTIONAL = "directional"

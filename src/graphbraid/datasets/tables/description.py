@@ -104,7 +104,6 @@ class Description:
     """The tables of a graph with types."""
 
     name: str
-    """Name of the graph."""
     nodes: dict[str, NodeTableEntry]
     """Tables of the node types, in the types' order."""
     edges: list[EdgeTableEntry]

@@ -19,7 +19,6 @@ from graphbraid.signatures import typed
 PARTITION = FolderKind(name="partition", manifest="partition.json", again="partition", version=2)
 """Folders of partitions; version 1 knew its graph by another checksum."""
 MOST_PARTS = 1 << 16
-"""Largest number of parts."""
 
 Strategy = Literal["auto", "metis", "components", "greedy", "contiguous", "streaming", "random"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -51,7 +50,6 @@ class Partition(Versioned):
     part_of: Tensor
     """``(num_nodes,)`` int32, the part that owns each node, in ``[0, num_parts)``; a part may be empty."""
     num_parts: int
-    """Number of parts."""
     strategy: str
     """Method of the partition."""
     balance: Balance

@@ -44,9 +44,7 @@ class PartitionReport:
     """A partition in numbers."""
 
     num_nodes: int
-    """Number of nodes of the graph."""
     num_edges: int
-    """Number of edges of the graph."""
     num_parts: int
     """Number of parts, empty ones included."""
     strategy: str
@@ -56,7 +54,6 @@ class PartitionReport:
     attempts: tuple[Attempt, ...]
     """Considered methods, in order."""
     parts: tuple[PartSize, ...]
-    """One entry per part."""
     halo: tuple[tuple[int, ...], ...]
     """``halo[p][q]``: rows that part p receives from part q."""
 

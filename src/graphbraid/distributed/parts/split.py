@@ -35,7 +35,6 @@ class Part:
     part: int
     """The part's number."""
     num_parts: int
-    """Number of parts."""
     owned: Tensor
     """``(num_owned,)`` int64 global ids, ascending: local row i is node ``owned[i]``."""
     halo: Tensor

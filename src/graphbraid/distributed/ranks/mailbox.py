@@ -92,7 +92,6 @@ class Message(NamedTuple):
     kind: int
     """Kind of message; the mailbox does not read it."""
     number: int
-    """Number of the operation."""
     segment: int
     """Number of the sender's memory, or of the receiver's that it has read."""
     offset: int

@@ -39,9 +39,7 @@ class Meeting:
     port: int
     """Port; 0 lets the system choose, for the one who opens it."""
     rank: int
-    """Number of this rank."""
     size: int
-    """Number of ranks."""
     opens: bool
     """Whether this rank opens the port, as rank 0 does unless a launcher has."""
     restarts: bool = False

@@ -63,9 +63,7 @@ class RowReader:
     shape: torch.Size
     """``(num_rows, ...)``."""
     dtype: torch.dtype
-    """Dtype of each number."""
     row_bytes: int
-    """Bytes of a row."""
     buffer_bytes: int = 0
     """Memory of the buffers of reads under way."""
     native: Any

@@ -63,7 +63,6 @@ class HotReads(NamedTuple):
     """Reads of rows by batches."""
 
     reads: int
-    """All reads."""
     own: int
     """Reads of rows that the device keeps for itself."""
     peers: int

@@ -107,12 +107,10 @@ class PeerPlace(NamedTuple):
     """A process in a group whose devices read each other."""
 
     rank: int
-    """Rank in the group."""
     num_peers: int
     device: torch.device
     """Device that holds its rows."""
     exchange: AllGather
-    """All-gather of the group."""
 
 
 class SharedDeviceCache(DeviceCache):

@@ -60,7 +60,6 @@ class RunParts:
     feed: SampledFeed | WholeGraphFeed
     """Source of the batches, or of this rank's shares of them."""
     steps_per_epoch: int
-    """Number of optimizer steps per epoch."""
     optimizer: Optimizer
     schedule: LearningRateSchedule
 

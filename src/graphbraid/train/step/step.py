@@ -296,11 +296,8 @@ class Progress:
     num_seeds: int = 0
     """Number of seeds of this epoch so far."""
     best_value: float | None = None
-    """Best monitored value so far."""
     best_epoch: int | None = None
-    """Epoch of the best value."""
     evaluations_since_best: int = 0
-    """Number of evaluations since the best value."""
     history: list[dict[str, Any]] = field(default_factory=list)
     """One entry per finished epoch, with the columns of ``metrics.csv``."""
 

@@ -214,7 +214,6 @@ class LinkData:
     whole: Csc
     """All edges, as the graph has them; negatives of an evaluation are none of these."""
     num_relations: int
-    """Number of relations that links are of."""
     ends: LinkEnds
     """The nodes that links join."""
     times: LinkTimes | None
