@@ -14,8 +14,15 @@ namespace gb::GB_VARIANT {
 
 #include "variants/exp.inl"
 
-constexpr int64_t kEntropyRows = 512;  // rows of a part, whose sum does not depend on the number of threads
+constexpr int64_t kEntropyRows = 512;        // of a part at most, and
+constexpr int64_t kEntropyFloats = 1 << 13;  // its numbers, so that a few hundred wide rows have parts, too
 constexpr int kEntropyLanes = GB_LANES_F32;
+
+// Rows of a part, in whole vectors. The sum of a part does not depend on the number of threads.
+inline int64_t entropy_rows(int64_t num_classes) {
+  const int64_t rows = kEntropyFloats / std::max<int64_t>(num_classes, 1) / kEntropyLanes * kEntropyLanes;
+  return std::clamp<int64_t>(rows, kEntropyLanes, kEntropyRows);
+}
 
 // The first n lanes of p, and `rest` in the others.
 GB_INLINE VecF32 lanes_or(const float* p, int n, float rest) {
@@ -134,13 +141,13 @@ GB_INLINE double loss_of_narrow_rows(const CrossEntropyArgs& a, int64_t first, i
 }
 
 double cross_entropy(const CrossEntropyArgs& a) {
-  const int64_t parts = (a.num_rows + kEntropyRows - 1) / kEntropyRows;
+  const int64_t rows = entropy_rows(a.num_classes), parts = (a.num_rows + rows - 1) / rows;
   std::vector<double> losses(static_cast<size_t>(parts));
   parallel_if_worth(a.num_rows * a.num_classes * 8, kFloatsWorth, parts, 1, [&](int64_t from, int64_t to) {
     for (int64_t part = from; part < to; ++part) {
-      const int64_t last = std::min(a.num_rows, (part + 1) * kEntropyRows);
+      const int64_t last = std::min(a.num_rows, (part + 1) * rows);
       double sum = 0;
-      for (int64_t v = part * kEntropyRows; v < last; v += kEntropyLanes) {
+      for (int64_t v = part * rows; v < last; v += kEntropyLanes) {
         const int64_t end = std::min<int64_t>(last, v + kEntropyLanes);
         sum += a.num_classes <= kEntropyLanes ? loss_of_narrow_rows(a, v, end) : loss_of_rows(a, v, end);
       }

@@ -99,6 +99,8 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
 
 # ---- measured times
 
+_OUTPUTS, _THEIR_GRADIENT = -1, -2
+"""Places of what is timed beside the tasks."""
 REPEATS = 7
 """Number of timed steps, after one warm-up step."""
 
@@ -173,10 +175,14 @@ class TimedStep(PlannedStep):
 
     def _step(self, grad: Tensor, rows: Tensor | None) -> float:
         started = self._clock()
-        self._timed(-1, lambda: copied(self.forward(), self._pool, rows))
-        self._timed(-2, lambda: self.backward(grad, rows))
+        out = self.forward()
+        self._timed(_OUTPUTS, lambda: copied(out, self._pool, rows))
+        self.backward(grad, rows)
         self._wait()
         return self._clock() - started
+
+    def _take_in(self, grad: Tensor, rows: Tensor | None) -> None:
+        self._timed(_THEIR_GRADIENT, lambda: PlannedStep._take_in(self, grad, rows))
 
     def _timed(self, place: int, run: Callable[[], object]) -> None:
         if not self._looks:
@@ -196,12 +202,11 @@ class TimedStep(PlannedStep):
             for at, task in enumerate(tasks)
             if at in found
         ]
-        passes = [sum(t.seconds for t in times if t.backward == backward) for backward in (False, True)]
         handing = [
-            TaskTime(name=name, operation="", backward=backward, seconds=max(0.0, found[key] - inside))
-            for name, backward, key, inside in (
-                ("outputs", False, -1, passes[0]),
-                ("gradient of the outputs", True, -2, passes[1]),
+            TaskTime(name=name, operation="", backward=backward, seconds=found[place])
+            for name, backward, place in (
+                ("outputs", False, _OUTPUTS),
+                ("gradient of the outputs", True, _THEIR_GRADIENT),
             )
         ]
         return [*times, *handing]

@@ -208,19 +208,24 @@ class PlannedStep:
         """
         self._look_at_parameters()
         self.plan.when_whole, self._held = when_whole, 0
-        began, target = time.perf_counter(), self._output_grad.tensor
+        began = time.perf_counter()
         with self._awake():
-            if rows is None:
-                copy_rows(grad, target)
-            elif self.request.copies is None:
-                if self._spread is None or self._spread[0] is not rows:  # the same in every step
-                    self._spread = rows, places_of(rows, self.output.count)
-                spread_rows(grad, self._spread[1], target)
-            else:
-                target.zero_().index_copy_(0, rows, grad)
+            self._take_in(grad, rows)
             found = self._run_backward()
         self.seconds = self._forward_seconds + time.perf_counter() - began
         return found
+
+    def _take_in(self, grad: Tensor, rows: Tensor | None) -> None:
+        """Write the gradient of the outputs, or of those in ``rows``, to the step's memory."""
+        target = self._output_grad.tensor
+        if rows is None:
+            copy_rows(grad, target)
+        elif self.request.copies is None:
+            if self._spread is None or self._spread[0] is not rows:  # the same in every step
+                self._spread = rows, places_of(rows, self.output.count)
+            spread_rows(grad, self._spread[1], target)
+        else:
+            target.zero_().index_copy_(0, rows, grad)
 
     def _look_at_parameters(self) -> None:
         """Make tasks forget their bound arguments if a parameter has moved in memory."""
