@@ -140,14 +140,36 @@ struct Block {
   int64_t first_edge = 0;
 };
 
+// The nodes of a type, or of a graph without types, that a batch has so far.
+struct FoundNodes {
+  Buffer<int64_t>& ids;
+  int64_t& count;
+  int64_t num_nodes;  // of the type
+};
+
+// Where a node's edges of a relation begin, and behind that where they end.
+inline const int64_t* row_of(const SampleGraph& graph, const TypedRelation& relation, int64_t node) {
+  const int64_t* indptr = graph.types == nullptr ? graph.indptr : graph.types->indptr;
+  return indptr + relation.first_row + node * relation.stride;
+}
+
+// The relation of a graph without types.
+inline TypedRelation only_relation() {
+  TypedRelation only;
+  only.stride = 1;
+  return only;
+}
+
 template <typename Id, typename Key>
 struct Hop {
   const SampleGraph& graph;
   const SampleConfig& config;
+  const TypedRelation& relation;
   SampleScratch& scratch;
-  SampledBatch& out;
+  FoundNodes destinations;
+  FoundNodes sources;  // the same where both ends have one type
   SampledEdges& adjacency;
-  IdTable<Key>& table;
+  IdTable<Key>& table;  // of the sources' type
   uint64_t batch_key;
   uint64_t hop;
   int64_t fanout;
@@ -172,7 +194,7 @@ struct Hop {
   }
 
   void prefetch_rows(int64_t begin, int64_t end) const {
-    for (int64_t r = begin; r < end; ++r) __builtin_prefetch(graph.indptr + out.n_id[r]);
+    for (int64_t r = begin; r < end; ++r) __builtin_prefetch(row_of(graph, relation, destinations.ids[r]));
   }
 
   Block draw(Rows rows, int64_t last_row, int which) {
@@ -180,21 +202,21 @@ struct Hop {
     prefetch_rows(std::min(ahead, last_row), std::min(ahead + rows.end - rows.begin, last_row));
     int64_t most = 16;
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int64_t node = out.n_id[r];
-      most += max_count(graph.indptr[node + 1] - graph.indptr[node], fanout, config.replace);
+      const int64_t* row = row_of(graph, relation, destinations.ids[r]);
+      most += max_count(row[1] - row[0], fanout, config.replace);
     }
     // A weighted row is scanned to its end before it is cut to the fanout, but written only then.
     scratch.positions[which].reserve(most);
     Block block{which, rows, scratch.positions[which].data(), nullptr, 0, adjacency.num_edges};
     const Id* indices = static_cast<const Id*>(graph.indices);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int64_t node = out.n_id[r];
-      const int64_t start = graph.indptr[node];
-      const int64_t degree = graph.indptr[node + 1] - start;
+      const int64_t node = destinations.ids[r];
+      const int64_t* row = row_of(graph, relation, node);
+      const int64_t start = row[0], degree = row[1] - start;
       int64_t* positions = block.positions + block.num_edges;
+      const uint64_t key = typed_row_key(batch_key, hop, relation.number, static_cast<uint64_t>(node));
       check_row(graph, start, degree);
-      const int64_t count = draw_row(graph, config, row_key(batch_key, hop, static_cast<uint64_t>(node)),
-                                     start, degree, fanout, scratch, positions);
+      const int64_t count = draw_row(graph, config, key, start, degree, fanout, scratch, positions);
       if (graph.lists == nullptr)
         for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
       block.num_edges += count;
@@ -207,21 +229,23 @@ struct Hop {
   void read_ids(Block& block) {
     scratch.ids[block.which].reserve(block.num_edges);
     block.ids = scratch.ids[block.which].data();
-    grow_table(table, out.n_id.data(), out.num_nodes, 3 * block.num_edges);
+    // Room for the three blocks in flight: if the table grew before they are inserted, prefetches were
+    // wasted.
+    grow_table(table, sources.ids.data(), sources.count, 3 * block.num_edges);
     const Id* indices = static_cast<const Id*>(graph.indices);
     if (graph.lists != nullptr) {
       const int64_t begin = block.rows.begin;
-      graph.lists->read(
-          graph.indptr,
-          {out.n_id.data() + begin, adjacency.indptr.data() + begin, block.rows.end - begin, block.positions},
-          block.ids);
+      graph.lists->read(graph.indptr,
+                        {destinations.ids.data() + begin, adjacency.indptr.data() + begin,
+                         block.rows.end - begin, block.positions},
+                        block.ids);
     } else {
       for (int64_t e = 0; e < block.num_edges; ++e) {
-        block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]);
+        block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]) - relation.first_source;
         prefetch_slot(table, block.ids[e]);
       }
     }
-    check_ids(block.ids, block.num_edges, graph.num_nodes);
+    check_ids(block.ids, block.num_edges, sources.num_nodes);
     if (config.keep_edges) {
       adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
       std::copy_n(block.positions, block.num_edges, adjacency.edges.data() + block.first_edge);
@@ -229,21 +253,21 @@ struct Hop {
   }
 
   void insert(const Block& block) {
-    if (out.num_nodes + block.num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
-    grow_table(table, out.n_id.data(), out.num_nodes, block.num_edges);
-    out.n_id.reserve(out.num_nodes + block.num_edges + 1, out.num_nodes);
+    if (sources.count + block.num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
+    grow_table(table, sources.ids.data(), sources.count, block.num_edges);
+    sources.ids.reserve(sources.count + block.num_edges + 1, sources.count);
     adjacency.indices.reserve(block.first_edge + block.num_edges, block.first_edge);
     int32_t* local = adjacency.indices.data() + block.first_edge;
-    int64_t* n_id = out.n_id.data();
-    uint32_t next = static_cast<uint32_t>(out.num_nodes);
+    int64_t* ids = sources.ids.data();
+    uint32_t next = static_cast<uint32_t>(sources.count);
     for (int64_t e = 0; e < block.num_edges; ++e) {
       if (e + kSlotsAhead < block.num_edges) prefetch_slot(table, block.ids[e + kSlotsAhead]);
       const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
-      n_id[next] = block.ids[e];
+      ids[next] = block.ids[e];  // without a branch: if the id was known, the next new one overwrites it
       next += id == next;
       local[e] = static_cast<int32_t>(id);
     }
-    out.num_nodes = next;
+    sources.count = next;
   }
 };
 
@@ -280,9 +304,12 @@ void sample_alone(const SampleGraph& graph, const SampleConfig& config, uint64_t
   // Of a repeated seed every copy keeps a row; neighbours point at the first.
   for (int64_t i = 0; i < num_seeds; ++i)
     find_or_insert(table, static_cast<Key>(seeds[i]), static_cast<uint32_t>(i));
+  const TypedRelation only = only_relation();
+  const FoundNodes nodes{out.n_id, out.num_nodes, graph.num_nodes};
   for_each_hop(config, out, [&](size_t hop, SampledEdges& adjacency, Rows rows) {
-    Hop<Id, Key>{graph, config, scratch, out, adjacency, table, batch_key, hop, config.fanouts[hop]}.run(
-        rows);
+    Hop<Id, Key>{
+        graph, config, only, scratch, nodes, nodes, adjacency, table, batch_key, hop, config.fanouts[hop]}
+        .run(rows);
   });
   table.nodes_in_use = out.num_nodes;
 }

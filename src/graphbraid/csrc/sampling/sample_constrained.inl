@@ -69,19 +69,15 @@ struct ConstrainedHop {
 
   int64_t tree_of(int64_t row) const { return constraints.disjoint ? destinations.trees[row] : 0; }
 
-  const int64_t* row_of(int64_t node) const {
-    const int64_t* indptr = graph.types == nullptr ? graph.indptr : graph.types->indptr;
-    return indptr + relation.first_row + node * relation.stride;
-  }
-
   void draw(Rows rows) {
     const int64_t first_edge = adjacency.num_edges;
     Buffer<int64_t>& positions = scratch.positions[0];
     adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-      if (r + kRowsAhead < rows.end) __builtin_prefetch(row_of(destinations.ids[r + kRowsAhead]));
+      if (r + kRowsAhead < rows.end)
+        __builtin_prefetch(row_of(graph, relation, destinations.ids[r + kRowsAhead]));
       const int64_t node = destinations.ids[r], drawn = adjacency.num_edges - first_edge;
-      const int64_t* row = row_of(node);
+      const int64_t* row = row_of(graph, relation, node);
       positions.reserve(drawn + max_count(row[1] - row[0], fanout, config.replace) + 16, drawn);
       const int64_t count = draw_allowed(node, tree_of(r), positions.data() + drawn);
       prefetch_ids(positions.data() + drawn, count);
@@ -98,8 +94,8 @@ struct ConstrainedHop {
 
   // draw_row among the allowed edges of a node.
   int64_t draw_allowed(int64_t node, int64_t tree, int64_t* positions) {
-    const int64_t start = row_of(node)[0];
-    int64_t end = row_of(node)[1];
+    const int64_t start = row_of(graph, relation, node)[0];
+    int64_t end = row_of(graph, relation, node)[1];
     check_row(graph, start, end - start);
     if (constraints.times != nullptr && relation.timed)
       end = std::upper_bound(graph.time + start, graph.time + end, constraints.times[tree]) - graph.time;
@@ -201,8 +197,7 @@ void sample_constrained(const SampleGraph& graph, const SampleConfig& config, ui
   known.count = 0;
   known.reserve(num_seeds + 1, constraints.disjoint);
   for (int64_t i = 0; i < num_seeds; ++i) known.add_seed(seeds[i], i, constraints.disjoint);
-  TypedRelation only;  // of a graph without types
-  only.stride = 1;
+  const TypedRelation only = only_relation();
   for_each_hop(config, out, [&](size_t hop, SampledEdges& adjacency, Rows rows) {
     ConstrainedHop<Id>{graph,     config, constraints,        only, scratch, known, known, adjacency,
                        batch_key, hop,    config.fanouts[hop]}

@@ -12,109 +12,6 @@
 namespace gb::GB_VARIANT {
 namespace {
 
-template <typename Id, typename Key>
-struct TypedHop {
-  const SampleGraph& graph;
-  const SampleConfig& config;
-  const TypedRelation& relation;
-  SampleScratch& scratch;
-  NodeIds& destinations;
-  NodeIds& sources;  // the same where both ends have one type
-  SampledEdges& adjacency;
-  IdTable<Key>& table;  // of the sources' type
-  uint64_t batch_key;
-  uint64_t hop;
-  int64_t fanout;
-
-  const int64_t* row_of(int64_t node) const {
-    return graph.types->indptr + relation.first_row + node * relation.stride;
-  }
-
-  void run(Rows rows) {
-    const int64_t per_row = fanout < 0 ? 16 : std::max<int64_t>(fanout, 1);
-    const int64_t rows_per_block = std::max<int64_t>(kEdgesPerBlock / per_row, 1);
-    const int64_t num_blocks = (rows.end - rows.begin + rows_per_block - 1) / rows_per_block;
-    adjacency.indptr.reserve(rows.end + 1, rows.begin + 1);
-    prefetch_rows(rows.begin, std::min(rows.end, rows.begin + kRowsAhead));
-    Block blocks[3];
-    for (int64_t b = 0; b < num_blocks + 2; ++b) {
-      if (b < num_blocks) {
-        const int64_t begin = rows.begin + b * rows_per_block;
-        blocks[b % 3] = draw({begin, std::min(rows.end, begin + rows_per_block)}, rows.end, b % 3);
-      }
-      if (b >= 1 && b - 1 < num_blocks) read_ids(blocks[(b - 1) % 3]);
-      if (b >= 2) insert(blocks[(b - 2) % 3]);
-    }
-    adjacency.num_rows = rows.end;
-  }
-
-  void prefetch_rows(int64_t begin, int64_t end) const {
-    for (int64_t r = begin; r < end; ++r) __builtin_prefetch(row_of(destinations.ids[r]));
-  }
-
-  Block draw(Rows rows, int64_t last_row, int which) {
-    const int64_t ahead = rows.begin + kRowsAhead;
-    prefetch_rows(std::min(ahead, last_row), std::min(ahead + rows.end - rows.begin, last_row));
-    int64_t most = 16;
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int64_t* row = row_of(destinations.ids[r]);
-      most += max_count(row[1] - row[0], fanout, config.replace);
-    }
-    scratch.positions[which].reserve(most);
-    Block block{which, rows, scratch.positions[which].data(), nullptr, 0, adjacency.num_edges};
-    const Id* indices = static_cast<const Id*>(graph.indices);
-    for (int64_t r = rows.begin; r < rows.end; ++r) {
-      const int64_t node = destinations.ids[r];
-      const int64_t* row = row_of(node);
-      int64_t* positions = block.positions + block.num_edges;
-      const uint64_t key = typed_row_key(batch_key, hop, relation.number, static_cast<uint64_t>(node));
-      check_row(graph, row[0], row[1] - row[0]);
-      const int64_t count = draw_row(graph, config, key, row[0], row[1] - row[0], fanout, scratch, positions);
-      for (int64_t i = 0; i < count; ++i) __builtin_prefetch(indices + positions[i]);
-      block.num_edges += count;
-      adjacency.indptr[r + 1] = adjacency.num_edges + block.num_edges;
-    }
-    adjacency.num_edges += block.num_edges;
-    return block;
-  }
-
-  void read_ids(Block& block) {
-    scratch.ids[block.which].reserve(block.num_edges);
-    block.ids = scratch.ids[block.which].data();
-    // Room for the three blocks in flight: if the table grew before they are inserted, prefetches were
-    // wasted.
-    grow_table(table, sources.ids.data(), sources.count, 3 * block.num_edges);
-    const Id* indices = static_cast<const Id*>(graph.indices);
-    for (int64_t e = 0; e < block.num_edges; ++e) {
-      block.ids[e] = static_cast<int64_t>(indices[block.positions[e]]) - relation.first_source;
-      prefetch_slot(table, block.ids[e]);
-    }
-    check_ids(block.ids, block.num_edges, graph.types->num_nodes[relation.source]);
-    if (config.keep_edges) {
-      adjacency.edges.reserve(block.first_edge + block.num_edges, block.first_edge);
-      std::copy_n(block.positions, block.num_edges, adjacency.edges.data() + block.first_edge);
-    }
-  }
-
-  void insert(const Block& block) {
-    if (sources.count + block.num_edges > kMaxBatchNodes) throw std::length_error(kBatchTooLarge);
-    grow_table(table, sources.ids.data(), sources.count, block.num_edges);
-    sources.ids.reserve(sources.count + block.num_edges + 1, sources.count);
-    adjacency.indices.reserve(block.first_edge + block.num_edges, block.first_edge);
-    int32_t* local = adjacency.indices.data() + block.first_edge;
-    int64_t* ids = sources.ids.data();
-    uint32_t next = static_cast<uint32_t>(sources.count);
-    for (int64_t e = 0; e < block.num_edges; ++e) {
-      if (e + kSlotsAhead < block.num_edges) prefetch_slot(table, block.ids[e + kSlotsAhead]);
-      const uint32_t id = find_or_insert(table, static_cast<Key>(block.ids[e]), next);
-      ids[next] = block.ids[e];  // without a branch: if the id was known, the next new one overwrites it
-      next += id == next;
-      local[e] = static_cast<int32_t>(id);
-    }
-    sources.count = next;
-  }
-};
-
 // A seed as a node of its type.
 struct TypedSeed {
   size_t type;
@@ -198,18 +95,21 @@ void sample_typed(const SampleGraph& graph, const SampleConfig& config, uint64_t
     find_or_insert(tables[type], static_cast<Key>(id), static_cast<uint32_t>(nodes.count));
     nodes.ids[nodes.count++] = id;
   }
+  const auto nodes_of = [&](size_t type) {
+    return FoundNodes{out.by_type[type].ids, out.by_type[type].count, graph.types->num_nodes[type]};
+  };
   const auto run = [&](size_t hop, const TypedRelation& relation, SampledEdges& adjacency, Rows rows) {
-    TypedHop<Id, Key>{graph,
-                      config,
-                      relation,
-                      scratch,
-                      out.by_type[relation.destination],
-                      out.by_type[relation.source],
-                      adjacency,
-                      tables[relation.source],
-                      batch_key,
-                      hop,
-                      relation.fanouts[hop]}
+    Hop<Id, Key>{graph,
+                 config,
+                 relation,
+                 scratch,
+                 nodes_of(relation.destination),
+                 nodes_of(relation.source),
+                 adjacency,
+                 tables[relation.source],
+                 batch_key,
+                 hop,
+                 relation.fanouts[hop]}
         .run(rows);
   };
   for_each_typed_hop(graph, config, tables, out, run);
