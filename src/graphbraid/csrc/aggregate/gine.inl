@@ -248,16 +248,7 @@ void run(const GineEdgeBackwardArgs& a) {
 
 template <typename Args>
 void run_any(const Args& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return run<float>(a);
-    case DType::kFloat64:
-      return run<double>(a);
-    case DType::kBfloat16:
-      return run<Bf16>(a);
-    case DType::kFloat16:
-      return run<F16>(a);
-  }
+  for_dtype(a.dtype, [&](auto type) { run<decltype(type)>(a); });
 }
 
 void gine(const GineArgs& a) { run_any(a); }

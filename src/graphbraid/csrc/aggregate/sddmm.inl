@@ -76,16 +76,7 @@ void sddmm_typed(const SddmmArgs& a) {
 }
 
 void sddmm(const SddmmArgs& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return sddmm_typed<float>(a);
-    case DType::kFloat64:
-      return sddmm_typed<double>(a);
-    case DType::kBfloat16:
-      return sddmm_typed<Bf16>(a);
-    case DType::kFloat16:
-      return sddmm_typed<F16>(a);
-  }
+  for_dtype(a.dtype, [&](auto type) { sddmm_typed<decltype(type)>(a); });
 }
 
 }  // namespace gb::GB_VARIANT

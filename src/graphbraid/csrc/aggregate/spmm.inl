@@ -253,16 +253,8 @@ void spmm_float32(const SpmmArgs& a) {
 }
 
 void spmm(const SpmmArgs& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return spmm_float32(a);
-    case DType::kFloat64:
-      return spmm_typed<double, AnyId, Coefficients::kAny>(a);
-    case DType::kBfloat16:
-      return spmm_typed<Bf16, AnyId, Coefficients::kAny>(a);
-    case DType::kFloat16:
-      return spmm_typed<F16, AnyId, Coefficients::kAny>(a);
-  }
+  if (a.dtype == DType::kFloat32) return spmm_float32(a);
+  for_dtype(a.dtype, [&](auto type) { spmm_typed<decltype(type), AnyId, Coefficients::kAny>(a); });
 }
 
 }  // namespace gb::GB_VARIANT

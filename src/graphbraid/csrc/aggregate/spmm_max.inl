@@ -137,17 +137,6 @@ GB_INLINE void over_tiles(int64_t width, F&& f) {
   }
 }
 
-template <typename T, typename I>
-void run_max(const SpmmMaxArgs& a) {
-  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
-  parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
-    const int64_t prefetch_end = a.indptr[last_row];
-    for (int64_t v = first; v < last_row; ++v)
-      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { max_tile<T, I, nv>(a, v, prefetch_end, column, last); });
-  });
-}
-
 // One tile of columns of a source's gradient: the sum of the gradients of its winning messages.
 template <typename T, typename I, int NV>
 GB_INLINE void won_tile(const SpmmMaxBackwardArgs& a, int64_t u, int64_t prefetch_end, int64_t column,
@@ -225,42 +214,40 @@ GB_INLINE void shared_tile(const SpmmMaxSharedArgs& a, int64_t u, int64_t prefet
   unroll<NV>([&](auto i) GB_LAMBDA { store_n(out + i * L, acc[i], i < NV - 1 ? L : last); });
 }
 
-template <typename T, typename I>
-void run_max(const SpmmMaxSharedArgs& a) {
-  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T)) + 63) / 64;
-  parallel_rows(a.indptr, a.num_dst, 2 * lines, [&](int64_t first, int64_t last_row) {
+// Calls tile(number of vectors as a constant, row, end of the edges to prefetch, first column, elements in
+// the last vector) for the tiles of all rows. edge_bytes: what an edge reads for each column.
+template <typename T, typename Tile>
+GB_INLINE void over_rows(const EdgeRows& a, int64_t edge_bytes, const Tile& tile) {
+  parallel_rows(a.indptr, a.num_dst, (a.width * edge_bytes + 63) / 64, [&](int64_t first, int64_t last_row) {
     const int64_t prefetch_end = a.indptr[last_row];
-    for (int64_t u = first; u < last_row; ++u)
+    for (int64_t v = first; v < last_row; ++v)
       over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { shared_tile<T, I, nv>(a, u, prefetch_end, column, last); });
+                                 GB_LAMBDA { tile(nv, v, prefetch_end, column, last); });
   });
 }
 
 template <typename T, typename I>
+void run_max(const SpmmMaxArgs& a) {
+  over_rows<T>(a, 2 * sizeof(T), [&](auto nv, auto... at) GB_LAMBDA { max_tile<T, I, nv>(a, at...); });
+}
+
+template <typename T, typename I>
 void run_max(const SpmmMaxBackwardArgs& a) {
-  const int64_t lines = (a.width * static_cast<int64_t>(sizeof(T) + sizeof(int32_t)) + 63) / 64;
-  parallel_rows(a.indptr, a.num_dst, lines, [&](int64_t first, int64_t last_row) {
-    const int64_t prefetch_end = a.indptr[last_row];
-    for (int64_t u = first; u < last_row; ++u)
-      over_tiles<T>(a.width, [&](auto nv, int64_t column, int last)
-                                 GB_LAMBDA { won_tile<T, I, nv>(a, u, prefetch_end, column, last); });
-  });
+  over_rows<T>(a, sizeof(T) + sizeof(int32_t),
+               [&](auto nv, auto... at) GB_LAMBDA { won_tile<T, I, nv>(a, at...); });
+}
+
+template <typename T, typename I>
+void run_max(const SpmmMaxSharedArgs& a) {
+  over_rows<T>(a, 2 * sizeof(T), [&](auto nv, auto... at) GB_LAMBDA { shared_tile<T, I, nv>(a, at...); });
 }
 
 // Training reads rows of float32 by int32 ids. These have compiled code of their own: in narrow rows, a
 // branch for the width of each id would cost time.
 template <typename A>
 void run_max_of_dtype(const A& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return a.wide_indices ? run_max<float, AnyId>(a) : run_max<float, int32_t>(a);
-    case DType::kFloat64:
-      return run_max<double, AnyId>(a);
-    case DType::kBfloat16:
-      return run_max<Bf16, AnyId>(a);
-    case DType::kFloat16:
-      return run_max<F16, AnyId>(a);
-  }
+  if (a.dtype == DType::kFloat32 && !a.wide_indices) return run_max<float, int32_t>(a);
+  for_dtype(a.dtype, [&](auto type) { run_max<decltype(type), AnyId>(a); });
 }
 
 void spmm_max(const SpmmMaxArgs& a) { run_max_of_dtype(a); }

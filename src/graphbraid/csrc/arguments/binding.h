@@ -204,6 +204,17 @@ auto data_or_null(const std::optional<Given>& array) {
 
 inline bool is_wide(const AnyArray& ids) { return ids.element().bits == 64; }
 
+// Ids of either width, by a branch that always goes the same way: there is no code for each width.
+struct AnyIds {
+  const void* data;
+  bool wide;
+  explicit operator bool() const { return data != nullptr; }
+  int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+inline AnyIds any_ids(const Array<const Id, 1>& ids) { return {ids.data(), is_wide(ids)}; }
+
 // Calls f(pointer to the ids), with the ids in their own type.
 template <typename Element, typename F>
 auto with_ids(const Array<Element, 1>& ids, const F& f) {

@@ -170,16 +170,6 @@ void need_back(const Rewrite& rewrite, const OptionalIds& back_indptr, const std
   rows_between(*back_indptr, num_edges);
 }
 
-// Positions of edges, int32 or int64. The branch always goes the same way, so it costs nothing.
-struct Positions {
-  const void* data;
-  bool wide;
-  explicit operator bool() const { return data != nullptr; }
-  int64_t operator[](int64_t i) const {
-    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
-  }
-};
-
 // Merges row v of two adjacencies, equal sources becoming one edge.
 //
 // indptr, indices, weight      rows in rising order of source; weight may be None
@@ -197,7 +187,7 @@ void merge_rows(const Indptr& indptr, const Ids& indices, const std::optional<Ar
   need_back(rewrite, back_indptr, back_indices, back_perm);
   need_count(reduce, 0, static_cast<int>(Reduce::kFirst), "reduce");
   const int64_t *ptr = indptr.data(), *back_ptr = data_or_null(back_indptr);
-  const Positions perm{data_or_null(back_perm), back_perm && is_wide(*back_perm)};
+  const AnyIds perm = back_perm ? any_ids(*back_perm) : AnyIds{};
   const float* w = data_or_null(weight);
   const void* back_data = data_or_null(back_indices);
   run(rewrite, [=]<typename Node>(const Node* source) {

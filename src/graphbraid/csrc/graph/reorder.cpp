@@ -38,17 +38,6 @@ constexpr int64_t kBytesPerTask = 1 << 17;
 constexpr int64_t kPlacesAhead = 48, kListsAhead = 24;
 constexpr int64_t kLine = 64;
 
-// Node ids, int32 or int64. The branch always goes the same way, so it costs nothing.
-struct Nodes {
-  const void* data;
-  bool wide;
-  int64_t operator[](int64_t i) const {
-    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
-  }
-};
-
-Nodes nodes_of(const Ids& ids) { return {ids.data(), is_wide(ids)}; }
-
 // ---- Inverting an order ----
 
 // Returns the first position that repeats a node of an earlier one, or -1.
@@ -124,7 +113,7 @@ void count_lists(const Indptr& indptr, const Ids& rows, const Array1<int64_t>& o
 // Lists to move and their new places.
 struct Moved {
   const int64_t* indptr;
-  Nodes rows;
+  AnyIds rows;
   int64_t num_rows;
   const int64_t* out_indptr;
 
@@ -138,7 +127,7 @@ Moved moved_lists(const Indptr& indptr, int64_t num_values, const Ids& rows, con
   rows_between(indptr, num_values);
   need_length(out_indptr, rows.length() + 1);
   rows_between(out_indptr, num_out);
-  return {indptr.data(), nodes_of(rows), rows.length(), out_indptr.data()};
+  return {indptr.data(), any_ids(rows), rows.length(), out_indptr.data()};
 }
 
 // Calls body(from, to, count) for each piece of a list within the new places [begin, end).
@@ -196,8 +185,8 @@ void rename_lists(const Indptr& indptr, const Ids& indices, const Ids& rank, con
 }
 
 // Copies the values of each list sorted by the new ids of its sources, stably.
-void move_rising(const Moved& lists, const char* from, int64_t value_bytes, const Nodes& nodes,
-                 const Nodes& rank, char* to) {
+void move_rising(const Moved& lists, const char* from, int64_t value_bytes, const AnyIds& nodes,
+                 const AnyIds& rank, char* to) {
   parallel_rows(lists.out_indptr, lists.num_rows, 16, [=](int64_t begin, int64_t end) {
     std::vector<std::pair<int64_t, int64_t>> edges;
     for (int64_t row = begin; row < end; ++row) {
@@ -232,7 +221,7 @@ void move_lists(const Indptr& indptr, const Array<const Anything, 2>& values, co
   if (bytes == 0) return;
   nb::gil_scoped_release release;
   use_huge_pages(to, out.num_rows() * bytes);
-  if (indices) return move_rising(lists, from, bytes, nodes_of(*indices), nodes_of(*rank), to);
+  if (indices) return move_rising(lists, from, bytes, any_ids(*indices), any_ids(*rank), to);
   walk_all_lists(lists, from, bytes, [=](int64_t source, int64_t place, int64_t count) {
     std::memcpy(to + place * bytes, from + source * bytes, static_cast<size_t>(count * bytes));
   });

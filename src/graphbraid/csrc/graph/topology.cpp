@@ -45,16 +45,7 @@ int64_t first_unsorted(const T* values, int64_t n) {
   return first_where(n - 1, [=](int64_t i) { return values[i] > values[i + 1]; });
 }
 
-// Ids of either width, by a branch that always goes the same way. It is for graphs of 2^32 edges or more:
-// they need no code of their own for each width.
-struct AnyIds {
-  using Node = int64_t;
-  const void* data;
-  bool wide;
-  int64_t operator[](int64_t i) const {
-    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
-  }
-};
+// Likewise to be written. Both are for graphs of 2^32 edges or more, which need no code for each width.
 struct AnyWrittenIds {
   using Node = int64_t;
   void* data;
@@ -150,8 +141,7 @@ void coo_to_csc(const Ids& src, const Ids& dst, int64_t num_src, const Array1<in
              : csc_from_any<Count>(from, to, num_edges, num_src, num_dst, indptr.data(), nodes, p);
     };
     if (wide)
-      return build(int64_t{}, AnyIds{src.data(), is_wide(src)}, AnyIds{dst.data(), is_wide(dst)},
-                   AnyWrittenIds{indices.data(), is_wide(indices)});
+      return build(int64_t{}, any_ids(src), any_ids(dst), AnyWrittenIds{indices.data(), is_wide(indices)});
     with_ids(indices, [&](auto* nodes) { build(uint32_t{}, s, d, WrittenIds{nodes}); });
   });
 }
@@ -193,8 +183,8 @@ void transpose_csc(const Indptr& indptr, const Ids& indices, const Array1<int64_
   with_ids(out_indices, [&](auto* destinations) { use_huge_pages(destinations, num_edges); });
   if (perm) with_ids(*perm, [&](auto* place) { use_huge_pages(place, num_edges); });
   if (wide)
-    return run(int64_t{}, AnyIds{indices.data(), is_wide(indices)},
-               AnyWrittenIds{out_indices.data(), is_wide(out_indices)}, AnyWrittenIds{positions, wide_perm});
+    return run(int64_t{}, any_ids(indices), AnyWrittenIds{out_indices.data(), is_wide(out_indices)},
+               AnyWrittenIds{positions, wide_perm});
   with_ids(indices, [&]<typename Node>(const Node* sources) {
     const WrittenIds<Node> destinations{static_cast<Node*>(out_indices.data())};
     wide_perm ? run(uint32_t{}, sources, destinations, WrittenIds{static_cast<int64_t*>(positions)})

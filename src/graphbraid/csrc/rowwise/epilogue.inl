@@ -44,19 +44,9 @@ void add_rows(const Rows& grad, int64_t width, int64_t first, int64_t last, Acc<
   for (int64_t c = 0; c < width; c += kBlock) {
     const T* from = static_cast<const T*>(grad.data) + c;
     const int64_t count = std::min(kBlock, width - c);
-    switch ((count + kLanes<T> - 1) / kLanes<T>) {
-      case 1:
-        add_columns<1>(from, grad.stride, first, last, count, sum + c);
-        break;
-      case 2:
-        add_columns<2>(from, grad.stride, first, last, count, sum + c);
-        break;
-      case 3:
-        add_columns<3>(from, grad.stride, first, last, count, sum + c);
-        break;
-      default:
-        add_columns<4>(from, grad.stride, first, last, count, sum + c);
-    }
+    with_count<4>(static_cast<int>((count + kLanes<T> - 1) / kLanes<T>), [&](auto vectors) {
+      add_columns<vectors>(from, grad.stride, first, last, count, sum + c);
+    });
   }
 }
 
@@ -113,29 +103,11 @@ void epilogue_backward_typed(const EpilogueArgs& a) {
 }
 
 void epilogue(const EpilogueArgs& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return epilogue_typed<float>(a);
-    case DType::kFloat64:
-      return epilogue_typed<double>(a);
-    case DType::kBfloat16:
-      return epilogue_typed<Bf16>(a);
-    case DType::kFloat16:
-      return epilogue_typed<F16>(a);
-  }
+  for_dtype(a.dtype, [&](auto type) { epilogue_typed<decltype(type)>(a); });
 }
 
 void epilogue_backward(const EpilogueArgs& a) {
-  switch (a.dtype) {
-    case DType::kFloat32:
-      return epilogue_backward_typed<float>(a);
-    case DType::kFloat64:
-      return epilogue_backward_typed<double>(a);
-    case DType::kBfloat16:
-      return epilogue_backward_typed<Bf16>(a);
-    case DType::kFloat16:
-      return epilogue_backward_typed<F16>(a);
-  }
+  for_dtype(a.dtype, [&](auto type) { epilogue_backward_typed<decltype(type)>(a); });
 }
 
 }  // namespace gb::GB_VARIANT

@@ -27,20 +27,6 @@ constexpr int64_t kNormBlockBytes = 65536;
 // The number of parts of the rows is fixed, so that column sums have the same bits on any number of threads.
 constexpr int64_t kNormParts = 64;
 
-template <typename F>
-void for_dtype(DType dtype, const F& f) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return f(float{});
-    case DType::kFloat64:
-      return f(double{});
-    case DType::kBfloat16:
-      return f(Bf16{});
-    case DType::kFloat16:
-      return f(F16{});
-  }
-}
-
 template <typename T>
 GB_INLINE int lanes_left(int64_t column, int64_t width) {
   return static_cast<int>(std::min<int64_t>(kLanes<T>, width - column));

@@ -60,6 +60,21 @@ GB_INLINE void with_count(int n, F&& f) {
   f(std::integral_constant<int, Max>{});
 }
 
+// Calls f with a value of the dtype's type.
+template <typename F>
+void for_dtype(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::kFloat32:
+      return f(float{});
+    case DType::kFloat64:
+      return f(double{});
+    case DType::kBfloat16:
+      return f(Bf16{});
+    case DType::kFloat16:
+      return f(F16{});
+  }
+}
+
 template <typename V, typename A>
 GB_INLINE V splat(A value) {
   return value - V{};  // broadcasts; x - 0 is x for every x, also for -0.0
@@ -322,10 +337,4 @@ GB_INLINE void axpy(Acc<T>* y, Acc<T> c, const T* x, int64_t n) {
     const int rest = static_cast<int>(n - i);
     store_n(y + i, load_n(y + i, rest) + c * load_n(x + i, rest), rest);
   }
-}
-
-// Prefetches `bytes` from p, a line at a time.
-GB_INLINE void prefetch_row(const void* p, int64_t bytes) {
-  const char* line = static_cast<const char*>(p);
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(line + i, 0, 3);
 }
