@@ -271,6 +271,21 @@ def _spread_rows(i: Inputs) -> Call:
 
 
 @_call
+def _drop_values(i: Inputs) -> Call:
+    csc = i.csc()
+    given, places = i.normal(csc.num_edges), i.normal(csc.num_edges).argsort()
+    nodes = i.below(1 << 40, csc.num_dst)
+
+    def call() -> Results:
+        by_row, by_column = torch.full((2, csc.num_edges), torch.nan)
+        where = places, 0.4, 11, by_row, by_column, nodes
+        backend(given).drop_values(csc.indptr, csc.indices, given, *where)
+        return {"by row": by_row, "by column": by_column}
+
+    return call
+
+
+@_call
 def edge_softmax(i: Inputs) -> Call:
     csc, dtype = i.csc(), i.dtype()
     logits = i.rows(csc.num_edges, i.one_of("heads", (1, 2, 3, 8, 17)), dtype)

@@ -19,6 +19,7 @@ from graphbraid.ops import binary, gram_rounds, linear
 from graphbraid.ops.attention import both_ways, dot_attention
 from graphbraid.ops.distances import distances
 from graphbraid.ops.gather import add_rows, put_rows, spread_rows, take_rows
+from graphbraid.ops.kernels import backend
 from graphbraid.ops.message_steps import MessageOp
 from graphbraid.ops.spmm import TIES
 
@@ -103,6 +104,10 @@ def _run_operators() -> None:
     _every_argument_of_messages(csc)
     add_rows(torch.rand(3, 2), torch.tensor([1, 0, 1]), torch.rand(4, 2))
     spread_rows(torch.rand(3, 2), torch.tensor([2, -1, 0, 1], dtype=torch.int32), torch.empty(4, 2))
+    indptr, columns, given = torch.tensor([0, 2, 3]), torch.tensor([1, 0, 2]), torch.rand(3)
+    places, by_row, by_column = torch.tensor([1, 0, 2]), torch.empty(3), torch.empty(3)
+    where = places, 0.5, 7, by_row, by_column, torch.tensor([4, 9])
+    backend(given).drop_values(indptr, columns, given, *where)
     take_rows(torch.rand(3, 2), torch.tensor([2, -1], dtype=torch.int32), torch.empty(2, 2))
     put_rows(torch.rand(2, 2), torch.tensor([2, -1], dtype=torch.int32), torch.empty(3, 2))
     bits = torch.tensor([[1, 2, 3, 4, 5]], dtype=torch.int32)

@@ -20,6 +20,8 @@ from graphbraid.ops.gather import (
     spread_rows,
     take_rows,
 )
+from graphbraid.ops.kernels import backend
+from graphbraid.ops.rng import keep_mask
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.uint8]
 
@@ -219,6 +221,48 @@ def test_bits_do_not_depend_on_the_number_of_threads():
 def test_a_place_that_names_no_row_is_refused():
     with pytest.raises(ValueError, match="must name rows"):
         spread_rows(torch.zeros(2, 3), torch.tensor([0, 2], dtype=torch.int32), torch.zeros(2, 3))
+
+
+def stored_values(num_rows, degree):
+    """CSR rows, their values, an order of these, and memory for both orders."""
+    draw = torch.Generator().manual_seed(0)
+    count = num_rows * degree
+    indptr, columns = torch.arange(0, count + 1, degree), torch.randint(0, 90, (count,), generator=draw)
+    return indptr, columns, values(count, 1).flatten(), torch.randperm(count, generator=draw)
+
+
+@pytest.mark.parametrize("nodes", [None, 1 << 40])
+@pytest.mark.parametrize("num_rows", [1, 7, 20_000])  # the last is worth two threads
+def test_values_dropped_are_those_of_their_cells(num_rows, nodes):
+    indptr, columns, given, places = stored_values(num_rows, 5)
+    ids = None if nodes is None else torch.arange(num_rows) * 3 + nodes
+    results = torch.full((2, 2, len(given)), torch.nan)
+    for kernels, out in zip((backend(given), reference), results, strict=True):
+        kernels.drop_values(indptr, columns, given, places, 0.3, 5, *out, ids)
+    by_row, by_column = results[0]
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(by_column[places], by_row)
+    rows = torch.arange(num_rows) if ids is None else ids
+    kept = keep_mask(rows, 90, 0.3, 5).repeat_interleave(5, 0).gather(1, columns[:, None]).squeeze(1)
+    assert torch.equal(by_row != 0, kept & (given != 0))
+    torch.testing.assert_close(by_row[kept], given[kept] / 0.7)
+
+    def run():
+        out = torch.full((2, len(given)), torch.nan)
+        backend(given).drop_values(indptr, columns, given, places, 0.3, 5, *out, ids)
+        return [out]
+
+    assert_same_bits_with_any_threads(run)
+
+
+@needs_kernels
+def test_values_that_cannot_be_dropped_are_refused():
+    indptr, columns, given, places = stored_values(2, 5)
+    out = torch.empty(2, 10)
+    with pytest.raises(ValueError, match="places must name values"):
+        backend(given).drop_values(indptr, columns, given, places + 1, 0.3, 5, *out)
+    with pytest.raises(ValueError, match="below 1"):
+        backend(given).drop_values(indptr, columns, given, places, 1.0, 5, *out)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])

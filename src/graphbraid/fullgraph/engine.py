@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph import rates
 from graphbraid.fullgraph.device import HOST, Device, device_for, on_place
 from graphbraid.fullgraph.lowering.costs import CostModel, Evidence, costs_for
+from graphbraid.fullgraph.lowering.dropped_features import drop_sparse
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes, needs_lowering
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned, same_program
@@ -199,7 +200,11 @@ class ModelTracker:
         if self._ranks is not None and self._ranks.part is not None:
             costs = _costs(program, self._ranks.part.graph, self._options)
             return lower_part(program, self._ranks, self.nodes, self._options, costs)
-        return lowered_on_host(program, self.source.graph_for(program), self.nodes, self._options)
+        lowered = lowered_on_host(program, self.source.graph_for(program), self.nodes, self._options)
+        options, alone = self._options, self._ranks is None and self._options.features is None
+        if alone and options.device.is_host and "input_path" in options.passes:
+            lowered = replace(lowered, program=drop_sparse(lowered.program, lowered.costs))
+        return lowered
 
 
 def lowered_on_host(program: Program, graph: Graph, nodes: Tensor, options: CompileOptions) -> Lowered:

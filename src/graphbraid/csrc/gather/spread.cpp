@@ -21,6 +21,11 @@
 //
 //   take_rows   out[i, :] = table[slots[i], :]     several tables in turn fill the rows of one out
 //   put_rows    table[slots[i], :] = rows[i, :]    in the order of i
+//
+// Dropout of the stored values of CSR rows, each written by row and to its place by column:
+//
+//   indptr  (num_rows + 1,)          columns, values, places, by_row, by_column  (num_values,)
+//   ids     (num_rows,)  int64, the nodes that the rows' masks are drawn for; the rows' numbers without
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
@@ -28,6 +33,7 @@
 #include <vector>
 
 #include "arguments/binding.h"
+#include "base/dropout.h"
 #include "gather/gather.h"
 #include "gather/narrow_rows.h"
 #include "threads/parallel.h"
@@ -128,10 +134,41 @@ static void put_rows(const Array2<const uint8_t>& rows, const Array1<const int32
     if (at[i] >= 0) std::memcpy(to + at[i] * row_bytes, from + i * row_bytes, static_cast<size_t>(row_bytes));
 }
 
+static void drop_values(const Indptr& indptr, const Ids& columns, const Array1<const float>& values,
+                        const Array1<const int64_t>& places, double p, uint64_t seed,
+                        const Array1<float>& by_row, const Array1<float>& by_column, const OptionalIds& ids) {
+  const int64_t count = values.length(), num_rows = rows_between(indptr, count);
+  for (const AnyArray* array :
+       {static_cast<const AnyArray*>(&columns), static_cast<const AnyArray*>(&places),
+        static_cast<const AnyArray*>(&by_row), static_cast<const AnyArray*>(&by_column)})
+    need_length(*array, count);
+  need_length(ids, num_rows);
+  need(p >= 0 && p < 1, "p must be at least 0 and below 1");
+  const int64_t *begins = indptr.data(), *to = places.data(), *nodes = data_or_null(ids);
+  const float *from = values.data(), scale = static_cast<float>(1 / (1 - p));
+  float *rows = by_row.data(), *turned = by_column.data();
+  const uint32_t least = drop_threshold(p);
+  nb::gil_scoped_release release;
+  for (int64_t e = 0; e < count; ++e) need(to[e] >= 0 && to[e] < count, "places must name values");
+  with_ids(columns, [&](const auto* column) {
+    parallel_if_worth(4 * count, kFloatsWorth, num_rows, 256, [&](int64_t begin, int64_t end) {
+      for (int64_t v = begin; v < end; ++v) {
+        const uint32_t key = dropout_row_key(seed, static_cast<uint64_t>(nodes ? nodes[v] : v));
+        for (int64_t e = begins[v]; e < begins[v + 1]; ++e) {
+          const bool is_kept = dropout_bits(key, static_cast<uint32_t>(column[e])) >= least;
+          turned[to[e]] = rows[e] = is_kept ? from[e] * scale : 0.0f;
+        }
+      }
+    });
+  });
+}
+
 void bind_spread(nb::module_& m) {
   using namespace nb::literals;
   def_native(m, "take_rows", &take_rows, "table"_a, "slots"_a, "out"_a);
   def_native(m, "put_rows", &put_rows, "rows"_a, "slots"_a, "table"_a);
+  def_native(m, "drop_values", &drop_values, "indptr"_a, "columns"_a, "values"_a, "places"_a, "p"_a, "seed"_a,
+             "by_row"_a, "by_column"_a, "ids"_a = nb::none());
   def_native(m, "spread_rows", &spread_rows, "rows"_a, "place"_a, "out"_a);
   def_native(m, "add_rows", &add_rows, "rows"_a, "ids"_a, "out"_a);
 }

@@ -152,9 +152,9 @@ class Program:
         return {one.input: one.channels for one in self.node_types}
 
     def path_of(self, value: str) -> str:
-        """Return how weights multiply a value: as :attr:`input_path` says, if it holds features, or dense."""
-        if not self.by_relation:
-            return self.input_path if value == INPUT else "dense"
+        """Return how weights multiply a value; what holds no features, or their dropout, is dense."""
+        if not self.by_relation and value == INPUT:
+            return self.input_path
         return str(self.settings.get("input_paths", {}).get(value, "dense"))
 
     def is_compact(self, value: str) -> bool:

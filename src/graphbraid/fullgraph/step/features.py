@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.lowering.costs import density
 from graphbraid.fullgraph.lowering.levels import aggregation, nodes_of
 from graphbraid.fullgraph.program import INPUT, Hoisted, LevelNodes, Linear
-from graphbraid.fullgraph.step.tasks import Constant
+from graphbraid.fullgraph.step.tasks import Constant, Mask
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.scaled_features import Features, is_widened
 from graphbraid.graph.sparse_features import SparseFeatures
@@ -89,6 +90,10 @@ class Input(ABC):
         If None, it turns the weight itself.
         """
 
+    def drop(self, mask: Mask) -> None:
+        """Apply dropout to the features as they are given; the next products are of what is left."""
+        raise NotImplementedError
+
     @abstractmethod
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
         """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given.
@@ -126,11 +131,33 @@ class SparseInput(Input):
         rows = x if nodes is None else x.rows(nodes)
         pattern = structure(rows)
         by_column, perm = pattern.transpose()
-        self._num_columns = pattern.num_src
+        self._num_columns, self._values, self._perm = pattern.num_src, rows.values, perm
+        self._places: Tensor | None = None
         of_rows = Aggregation(csc=pattern, weight=rows.values)
         of_columns = Aggregation(csc=by_column, weight=rows.values[perm])
         self._by_row = LinearMap(lambda: of_rows)
         self._by_column = LinearMap(lambda: of_columns)
+
+    def drop(self, mask: Mask) -> None:
+        """Drop stored values: the others of each row and column are zero anyway."""
+        by_row, by_column = self._by_row.how, self._by_column.how
+        if self._places is None:  # the values by row are the graph's own until now
+            self._places = torch.empty_like(self._perm, dtype=torch.int64)
+            self._places[self._perm.long()] = torch.arange(len(self._perm))
+            by_row = replace(by_row, weight=torch.empty_like(self._values))
+            self._by_row = LinearMap(lambda: by_row)
+        csc = by_row.csc
+        backend(self._values).drop_values(
+            csc.indptr,
+            csc.indices,
+            self._values,
+            self._places,
+            mask.p,
+            int(mask.seed),
+            by_row.weight,
+            by_column.weight,
+            mask.nodes,
+        )
 
     def placed(self, copies: DeviceCopies) -> SparseInput:
         """Return the same values on a device."""
@@ -289,7 +316,9 @@ class NodeFeatures:
         self._program = program = request.program
         self._part, self._streams = part, streams
         self._name = program.node_types[part].input
-        self._is_factor = any(op.inputs[0] == self._name and isinstance(op, Linear) for op in program.ops)
+        readers = program.consumers(self._name)
+        self._is_dropped = any(program.is_compact(op.out) for op in readers)
+        self._is_factor = self._is_dropped or any(isinstance(op, Linear) for op in readers)
         self._path, self._width = program.path_of(self._name), program.inputs[self._name]
         self._dense: Tensor | None = None
         self._factor: Input | None = None
@@ -319,7 +348,8 @@ class NodeFeatures:
         in_place = self._path == "dense" and self._copies is None
         if in_place or not self._is_factor:
             return self._widened_bytes
-        return self._widened_bytes + input_bytes(x, self._nodes(0), self._path)
+        nbytes = input_bytes(x, self._nodes(0), self._path)
+        return self._widened_bytes + nbytes + nbytes * self._is_dropped  # values as given, their places
 
     @property
     def _widened_bytes(self) -> int:

@@ -295,7 +295,8 @@ class StepPlan:
             streamed = self.streams.input_of(value)
             return lambda: streamed
         if value not in self.program.inputs:
-            return None
+            op = self.program.producer(value)
+            return self.input_of(op.inputs[0]) if op is not None and self.program.is_compact(value) else None
         features = self.features[value]
         return lambda: features.factor
 

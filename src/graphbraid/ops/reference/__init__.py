@@ -39,6 +39,7 @@ from graphbraid.ops.reference.rows import (
     column_moments,
     distances,
     distances_backward,
+    drop_values,
     epilogue,
     epilogue_backward,
     gather_as_float,

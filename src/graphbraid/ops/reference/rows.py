@@ -111,6 +111,24 @@ def add_rows(rows: Matrix32, ids: Indices, out: Matrix32) -> None:
     out.index_add_(0, ids, rows)
 
 
+def drop_values(
+    indptr: Indptr,
+    columns: Indices,
+    values: Vector32,
+    places: Ids,
+    p: float,
+    seed: int | Tensor,
+    by_row: Vector32,
+    by_column: Vector32,
+    ids: Ids | None = None,
+) -> None:
+    """Twin of ``spread.cpp``'s: dropout of values of CSR rows, written by row and to their ``places``."""
+    rows = torch.arange(len(indptr) - 1, device=indptr.device) if ids is None else ids
+    kept = keep_mask(rows.repeat_interleave(indptr.diff()), columns.unsqueeze(1), p, seed).squeeze(1)
+    by_row.copy_(torch.where(kept, values * (1 / (1 - p)), 0))
+    by_column[places] = by_row
+
+
 # ruff: noqa: PLR0917 - the kernels take their arguments by position
 
 

@@ -253,6 +253,11 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
     def forward(self) -> None:
         """Plan the value, in place of the input if nothing else reads that."""
         plan, op, mask = self.plan, self.op, self.plan.mask_of(self.op)
+        if plan.program.is_compact(op.out):
+            form = plan.input_of(op.out)
+            assert form is not None
+            plan.do(op.out, lambda: form().drop(mask.of_forward()))
+            return
         x = plan.rows(self.source)
         out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
 
