@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_735,
-    ("ops",): 11_010,
+    ("ops",): 11_025,
     ("sampling",): 6_495,
     ("features",): 4_060,
     ("datasets",): 6_575,
     ("nn",): 3_735,
     ("loader",): 3_500,
     ("collective",): 4_360,
-    ("fullgraph",): 30_235,
+    ("fullgraph",): 30_315,
     ("distributed",): 7_090,
     ("synth",): 5_815,
     ("train",): 10_340,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_580,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 110_336, 414
+WHOLE_LINES, WHOLE_FILES = 110_336, 415
 TEST_LINES = 95_200
 
 
