@@ -22,24 +22,24 @@ BUDGETS = {
         "figures.py",
         "machine",
     ): 2_940,
-    ("graph",): 4_735,
+    ("graph",): 4_725,
     ("ops",): 11_025,
-    ("sampling",): 6_495,
-    ("features",): 4_060,
-    ("datasets",): 6_575,
+    ("sampling",): 6_470,
+    ("features",): 4_055,
+    ("datasets",): 6_565,
     ("nn",): 3_735,
-    ("loader",): 3_500,
-    ("collective",): 4_360,
+    ("loader",): 3_495,
+    ("collective",): 4_295,
     ("fullgraph",): 30_315,
-    ("distributed",): 7_090,
-    ("synth",): 5_815,
-    ("train",): 10_340,
-    ("estimates",): 4_275,
+    ("distributed",): 7_060,
+    ("synth",): 5_745,
+    ("train",): 10_180,
+    ("estimates",): 4_130,
     ("report.py",): 415,
-    ("cli",): 4_580,
+    ("cli",): 4_545,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 110_336, 415
+WHOLE_LINES, WHOLE_FILES = 109_893, 415
 TEST_LINES = 95_200
 
 

@@ -48,9 +48,7 @@ class Sending(NamedTuple):
 def exchange(num_ranks: int, nbytes: float) -> Sending:
     """Return the transfer of rows from each rank to each other one.
 
-    Args:
-        num_ranks: number of ranks.
-        nbytes: the larger of the bytes that the busiest rank sends and receives.
+    ``nbytes`` is the larger of the bytes that the busiest rank sends and receives.
     """
     return Sending(num_ranks - 1, nbytes)
 
@@ -136,12 +134,8 @@ class RankEpoch:
     ) -> None:
         """Run an operation: compute while transfers go one after the other.
 
-        Args:
-            cluster: the ranks and their network.
-            compute: measured seconds of computing.
-            transfers: the transfers.
-            hiding: the part of ``compute`` that can run during transfers. If None, all.
-            times: number of such operations.
+        Of the measured seconds ``compute``, all or ``hiding`` can run during transfers. There are ``times``
+        such operations.
         """
         moving = sum(map(cluster.moving_seconds, transfers))
         link = sum(map(cluster.link_seconds, transfers))

@@ -217,10 +217,7 @@ class Recorder:
     def call(self, call: Call, arguments: tuple[Any, ...], *, is_looped: bool = False) -> list[Statement]:
         """Take a call with the values of its arguments; return the pass of all layers that it completes.
 
-        Args:
-            call: the call.
-            arguments: the values.
-            is_looped: whether it is inside a loop or condition that training decides.
+        ``is_looped`` says that it is inside a loop or condition that training decides.
         """
         method = call.method.name
         if method not in ("load", "initializeLayers") and not self._initialiser:

@@ -108,14 +108,10 @@ def trained(
 ) -> TrainedRun:
     """Load the run in a folder.
 
-    Args:
-        run_dir: folder that ``graphbraid train`` left.
-        data: the graph to predict on. If None, the run's.
-        checkpoint: ``best``, ``last`` or a path.
-        trust: whether the checkpoint may hold Python objects.
-        verify: whether to compare all of a store with its checksums.
-        draws_split: whether a random split of the nodes is needed; other data may have no labels to draw one.
-        labels: whether the graph keeps its labels, which are checked like those to train on.
+    Without ``data`` the run's graph is predicted on. ``trust`` allows Python objects in the checkpoint;
+    ``verify`` compares all of a store with its checksums. ``draws_split`` says that a random split of the
+    nodes is needed: other data may have no labels to draw one. With ``labels`` the graph keeps them, and they
+    are checked like those to train on.
     """
     from graphbraid.train import Trainer
 

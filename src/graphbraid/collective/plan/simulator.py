@@ -105,15 +105,9 @@ def balanced_split(
     """Return the best number of batches on route 0: move batches until neither side waits in the schedule.
 
     The paper (MorphGL) moves one batch per overlap and round. Here the first move is large, and moves halve
-    whenever the feedback changes sign. No count is tried twice, so the search ends.
-
-    Args:
-        simulate: function of the number of batches on route 0 that returns the seconds of the epoch and
-            a feedback of -1 if the CPU was overloaded, 1 if it had time left, and 0 for neither.
-        num_batches: number of steps in the epoch.
-        num_cpu: number of batches on route 0 to try first.
-        step: number of batches in the first move.
-        most_tries: largest number of schedules to simulate.
+    whenever the feedback changes sign. No count is tried twice, so the search ends. ``simulate`` gives the
+    seconds of the epoch with so many batches on route 0, and a feedback: -1 if the CPU was overloaded, 1 if
+    it had time left, 0 for neither. ``num_cpu`` is tried first, and ``step`` is the first move.
     """
     tried: dict[int, float] = {}
     direction = 0

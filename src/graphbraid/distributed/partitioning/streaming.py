@@ -160,15 +160,8 @@ def stream(
 
     Memory holds two parts of each node (8 bytes, 16 at the end) and a block of rows with their loads. A
     node's in-neighbours alone are seen: of a directed graph the cut is larger than of its symmetric one.
-    Nodes without a load are spread evenly.
-
-    Args:
-        csc: The graph; one mapped from a store is read from its files.
-        num_parts: Number of parts.
-        balance: The balanced quantity.
-        tolerance: Largest load of a part by the mean.
-        memory: Bytes that this may take beside the graph; None takes blocks of 64 MiB.
-        passes: Most passes over the graph that place nodes.
+    Nodes without a load are spread evenly. ``memory`` is in bytes beside the graph; None takes blocks of 64
+    MiB. At most ``passes`` over the graph place nodes.
 
     Raises:
         ResourceError: ``memory`` does not hold the nodes' parts and a small block.

@@ -223,10 +223,7 @@ class NegativeDraws:
     def draw(self, key: int, src: I64, times: I64 | None) -> tuple[I64, I64]:
         """Return the sources and destinations of a batch's negatives, ``(how.count(len(src)),)`` each.
 
-        Args:
-            key: key of the batch.
-            src: sources of the batch's links, which are those of its negatives in mode ``triplet``.
-            times: times of the links, if nodes have times.
+        ``src`` are the sources of the batch's links, which are those of its negatives in mode ``triplet``.
 
         Raises:
             DataError: nothing is left to be drawn for a link, at its time.

@@ -136,9 +136,7 @@ def _number(value: np.float32) -> str:
 class GpuCallWriter(CallWriter):
     """Writes the calls of one step.
 
-    Args:
-        memory: see :class:`.CallWriter`.
-        needs: the needs of the whole program, which this writer adds to.
+    It adds to ``needs``, those of the whole program.
     """
 
     def __init__(self, memory: Memory, needs: GpuNeeds) -> None:

@@ -66,9 +66,7 @@ class Recording:
 class RecordedStep(PlannedStep):
     """A planned step on the host that can be recorded; KernelError without compiled kernels.
 
-    Args:
-        request: the step to plan. With ``comm``, it is the step of one of several ranks. No transfer begins
-            early.
+    With ``request.comm`` it is the step of one of several ranks. No transfer begins early.
     """
 
     def __init__(self, request: StepRequest) -> None:

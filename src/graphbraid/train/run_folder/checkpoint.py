@@ -72,9 +72,7 @@ def write(path: Path, contents: dict[str, Any]) -> None:
 def read(path: str | os.PathLike[str], *, trust: bool = False) -> dict[str, Any]:
     """Read a checkpoint onto the CPU; ConfigError if there is none, DataError if it is damaged.
 
-    Args:
-        path: path of the file.
-        trust: whether to load Python objects as well, which can run any code; only for files you wrote.
+    With ``trust`` Python objects are loaded as well, which can run any code: only for files you wrote.
     """
     path = Path(path)
     if not path.is_file():

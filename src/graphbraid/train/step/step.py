@@ -145,11 +145,8 @@ class SampledFeed:
     def batches(self, epoch: int, start: int, then: int = 0) -> Generator[BatchShare]:
         """Yield the epoch's mini-batches, or this rank's share of each, from ``start`` on.
 
-        Args:
-            epoch: index of the epoch.
-            start: index of the first mini-batch.
-            then: number of epochs that follow without an evaluation. Ranks that draw from parts begin the
-                next one meanwhile. It stays open until it is trained or the feed is closed.
+        So many epochs as ``then`` follow without an evaluation. Ranks that draw from parts begin the next one
+        meanwhile; it stays open until it is trained or the feed is closed.
         """
         schedule = self._loader.schedule
         has_all = min(schedule.batch_size, schedule.seeds.numel()) >= schedule.num_parts

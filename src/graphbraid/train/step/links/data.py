@@ -40,11 +40,8 @@ class StoredTimes:
     def splits(self, learned: Tensor, shares: tuple[float, float]) -> Tensor:
         """Return the number of each learned edge's split: 2 (test) for the latest, 1 (val) before them.
 
-        Edges of one time are in one split, the later one where its share begins among them.
-
-        Args:
-            learned: ``(num_edges,)`` bool: which edges are links.
-            shares: shares of the links to validate and to test on.
+        Edges of one time are in one split, the later one where its share begins among them. ``learned`` is
+        ``(num_edges,)`` bool: which edges are links. ``shares`` are those to validate and to test on.
         """
         rank = self.rank[learned]
         rising, begin = rank.sort().values, rank.numel()
