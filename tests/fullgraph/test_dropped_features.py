@@ -5,6 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.extras import NO_PYG
 from tests.fullgraph.graphs import make_graph
 from torch import nn
 
@@ -102,6 +103,31 @@ def test_other_readers_keep_features_dense(how):
     assert fast.program.settings.get("input_paths") is None
     for seed in range(3):
         assert_equal_steps(fast, slow, seed)
+
+
+def test_gradients_that_are_differentiated_again_have_the_same_masks():
+    pyg = pytest.importorskip("torch_geometric.nn", reason=NO_PYG)  # its layers' gradients have derivatives
+    graph, found = make_graph(density=0.2), []
+    model = Net(graph.x.shape[1])
+    model.first, model.second = pyg.GCNConv(graph.x.shape[1], 4), pyg.GCNConv(4, 3)
+    for passes in (CompileOptions().passes, CompileOptions().passes - {"input_path"}):
+        engine = Engine(model, graph, "train", CompileOptions(passes=passes, rates=FAST))
+        torch.manual_seed(0)
+        out = engine()
+        found.append(torch.autograd.grad(out.square().sum(), [*model.parameters()], create_graph=True))
+    for one, other in zip(*found, strict=True):
+        assert one.requires_grad
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+def test_nothing_is_left_of_features_dropped_as_a_whole():
+    graph = make_graph(density=0.2)
+    fast, slow = engines(graph, p=1.0)
+    assert path_of_drop(fast) == "dense"
+    torch.manual_seed(0)
+    one = fast()
+    torch.manual_seed(0)
+    torch.testing.assert_close(one, slow(), equal_nan=True)
 
 
 def test_dense_features_stay_dense():

@@ -15,7 +15,7 @@ def drop_sparse(program: ir.Program, costs: CostModel) -> ir.Program:
     """
     readers = program.consumers(ir.INPUT)
     drop = readers[0] if len(readers) == 1 else None
-    is_plain = isinstance(drop, ir.Epilogue) and drop.p > 0 and drop.act == "none" and drop.bias is None
+    is_plain = isinstance(drop, ir.Epilogue) and 0 < drop.p < 1 and drop.act == "none" and drop.bias is None
     if program.by_relation or drop is None or not is_plain or program.output == drop.out:
         return program
     after = program.consumers(drop.out)
