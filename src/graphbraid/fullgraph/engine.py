@@ -469,6 +469,5 @@ class Engine(CompiledModule):
 
 
 def _as_returned(out: Tensor, program: Program) -> Tensor:
-    """Return a program's output, or the structure that the model returns of it."""
     returned: Tensor = out if program.returned is None else program.returned.of(out)
     return returned

@@ -93,10 +93,8 @@ def call_with(model: nn.Module, args: Sequence[Any], named: Mapping[str, Any]) -
 def call_of_batch(model: nn.Module, batch: Any, callings: dict[Any, BatchForm]) -> BatchCall:
     """Return the call of a model on a batch, with its attributes by the names of ``forward``'s parameters.
 
-    Args:
-        model: the model.
-        batch: a :class:`.MiniBatch`, or PyG's ``Data``, ``Batch`` or ``HeteroData``.
-        callings: how batches with the same attributes were called before; written.
+    The batch is a :class:`.MiniBatch`, or PyG's ``Data``, ``Batch`` or ``HeteroData``. ``callings`` keeps how
+    batches with the same attributes were called before.
 
     Raises:
         ConfigError: a parameter without a default matches no attribute.

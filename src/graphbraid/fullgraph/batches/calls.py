@@ -137,7 +137,6 @@ class BatchCall:
         return sum(self._counts_of_edges().values())
 
     def _counts_of_edges(self) -> dict[EdgeType, int]:
-        """Return the number of edges of each relation."""
         if self.given.takes_matrix(self.calling):
             return {one: int(stored_of(matrix)[-2].shape[-1]) for one, matrix in self._lists.items()}
         if self.sampled is not None:
@@ -149,7 +148,6 @@ class BatchCall:
 
     @property
     def _weights(self) -> dict[EdgeType, Tensor]:
-        """The weights of edges, by relation."""
         given = self.given
         if given.weights is None:
             return {}
@@ -158,7 +156,6 @@ class BatchCall:
 
     @property
     def _features(self) -> dict[EdgeType, Tensor]:
-        """The features of edges, by relation."""
         given = self.given
         if given.typed:
             return {one: self.values[EDGE_ATTR][one] for one in given.channels}
@@ -178,11 +175,8 @@ class BatchCall:
         """Return the inputs of trials for calls without a lowered form: the batch's edges, and more nodes.
 
         The program runs on batches of any size, so the number of nodes of each type is one that nothing else
-        has (:func:`rows_to_try`).
-
-        Args:
-            model: the model.
-            unaligned: names of values that had as many rows as there are nodes by chance, in some batch.
+        has (:func:`rows_to_try`). ``unaligned`` names values that had as many rows as there are nodes by
+        chance, in some batch.
         """
         x, counts = next(iter(self.x.values())), self.num_nodes
         others = (self.num_edges, *self._widths().values())
@@ -368,8 +362,7 @@ class BatchCall:
     def edges(self, num_relations: int = 0) -> BatchEdges:
         """Return the edges of the batch, with their weights if the model receives them.
 
-        Args:
-            num_relations: number of relations into which a batch of one type is divided by ``edge_type``.
+        ``edge_type`` divides a batch of one type into ``num_relations``.
         """
         drawn, drawn_edges = self.drawn, self.sampled
         is_bare = self.is_bare and not num_relations
@@ -442,11 +435,8 @@ class BatchCall:
     def _few_edges(self, hops: list[list[int]], num_relations: int) -> BatchEdges | None:
         """Return the edges of a batch that has few, divided and sorted by one call of compiled code.
 
-        They have the order that :class:`RelationEdges` has, so that the bits are the same.
-
-        Args:
-            hops: the nodes of each type up to each hop; empty if the batch does not say.
-            num_relations: see :meth:`edges`.
+        They have the order that :class:`RelationEdges` has, so that the bits are the same. ``hops`` are the
+        nodes of each type up to each hop; empty if the batch does not say.
 
         Returns:
             None if there are many edges, or an id that is out of range, if levels cannot be trimmed to the

@@ -62,11 +62,8 @@ class RelationEdges:
     ) -> RelationEdges:
         """Sort an edge list by destination; the result is kept for as long as the tensors live unchanged.
 
-        Args:
-            edge_index: ``(2, num_edges)`` int32 or int64, sources in row 0.
-            num_src: number of the batch's nodes of the sources' type.
-            num_dst: number of the batch's nodes of the destinations' type.
-            weight: ``(num_edges,)`` weights, or None.
+        ``edge_index`` is ``(2, num_edges)`` int32 or int64 with sources in row 0; ``weight`` is
+        ``(num_edges,)``.
 
         Raises:
             DataError: it is no edge list, or an id is out of range.
@@ -89,11 +86,8 @@ class RelationEdges:
     def of_matrix(cls, matrix: Any, num_src: int, num_dst: int, *, weighted: bool) -> RelationEdges:
         """Return the entries of a sparse matrix with a row per destination; kept as those of a list are.
 
-        Args:
-            matrix: a sparse matrix of PyTorch, or torch-sparse's, ``(num_dst, num_src)``.
-            num_src: number of the batch's nodes of the sources' type.
-            num_dst: number of the batch's nodes of the destinations' type.
-            weighted: whether its values, if it has any, are weights.
+        It is PyTorch's or torch-sparse's, ``(num_dst, num_src)``. If ``weighted``, its values, if it has any,
+        are weights.
 
         Raises:
             DataError: an id is out of range.
@@ -137,9 +131,8 @@ class BatchEdges:
     def sizes(self, num_levels: int, last_coupled: int) -> list[tuple[int, ...]]:
         """Return the rows of each node type that each level needs, from the features' level to the seeds'.
 
-        Args:
-            num_levels: levels of the program, including the features'.
-            last_coupled: the last level with an operation whose result depends on all rows; -1 if none.
+        ``num_levels`` counts the features' level, too. ``last_coupled`` is the last level with an operation
+        whose result depends on all rows; -1 if none.
 
         Raises:
             ConfigError: the batch has another number of blocks than the program has levels of edges.

@@ -93,11 +93,8 @@ class BatchProgram:
 
         It has no operations to start, but passes on a row for each edge of the batch in every layer. Trimmed
         levels have fewer edges, and segments keep no row for any. The numbers are of measured batches.
-
-        Args:
-            num_edges: number of the batch's edges.
-            by_hop: the same by hop, the seeds' first; None if the program does not trim the batch.
-            of_matrix: whether the edges are a sparse matrix's.
+        ``by_hop`` has the batch's edges by hop, the seeds' first; None if the program does not trim the
+        batch.
         """
         delay = self.delay + of_matrix * _MATRIX * _PER_MILLISECOND
         if delay <= 0 or num_edges * self._widest > _MOST:

@@ -40,9 +40,7 @@ _NOTHING = ir.Epilogue(out="", inputs=("",))
 def operands_of(op: ir.Operation, *, whole: bool = False) -> tuple[Tensor | None, ...]:
     """Return the matrices and the bias of an operation, as autograd sees them.
 
-    Args:
-        op: the operation.
-        whole: whether a matrix of a stack, or a transposed one, comes as its whole parameter.
+    If ``whole``, a matrix of a stack, or a transposed one, comes as its whole parameter.
     """
     if isinstance(op, ir.Messages):
         return op.operands()
@@ -221,11 +219,9 @@ class JoinedOps:
     ) -> None:
         """Run the operations without autograd.
 
-        Args:
-            run: the run, whose values are read and written.
-            operands: :func:`operands_of` each operation.
-            needing: names of values, and numbers of operands, that need gradients; results are entered.
-            steps: receives the calls that backward needs. None if there is no backward.
+        ``operands`` are :func:`operands_of` each operation. ``needing`` has the names of values, and numbers
+        of operands, that need gradients; results are entered. ``steps`` receives the calls that backward
+        needs; None if there is no backward.
         """
         number, is_half = 0, run.is_half
         for place, (op, of_op, last_read) in enumerate(

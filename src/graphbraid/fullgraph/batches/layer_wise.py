@@ -108,8 +108,6 @@ class LevelPass:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Kept:
-    """The rows of a value."""
-
     rows: ScratchRows
     ids: Tensor | None
     """Nodes of the rows, ascending; None for all nodes."""

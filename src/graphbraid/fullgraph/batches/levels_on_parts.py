@@ -115,11 +115,7 @@ class LevelsOnParts(LayerWise):
     ) -> Iterator[tuple[int, Tensor]]:
         """Yield the rows of nodes of any rank, sent by their owners, in chunks; all ranks call it together.
 
-        Args:
-            ids: ``(num_ids,)`` int64, possibly none.
-            node_type: number of their type.
-            width: columns of the rows.
-            own_rows: gives the rows of this rank's nodes.
+        ``ids`` are ``(num_ids,)`` int64, possibly none. ``own_rows`` gives the rows of this rank's nodes.
         """
         of_type, comm = self._shards.by_type[node_type], self._shards.ranks
         room = self._budget // (_TRAVELLING * comm.size)

@@ -296,10 +296,7 @@ def _runs_as_steps(op: ir.Messages, read: Sequence[Tensor]) -> bool:
 def loop_rows(op: ir.Attention, csc: Csc, rows: Tensor) -> Tensor:
     """Return the features of the self-loops that an attention adds, one row for each destination.
 
-    Args:
-        op: the attention.
-        csc: its edges, without these self-loops.
-        rows: ``(num_edges, features)`` features of the edges.
+    ``csc`` lacks these self-loops. ``rows`` are the ``(num_edges, features)`` features of its edges.
     """
     if isinstance(op.fill, str):
         return joined_by_node(csc, rows, op.fill).to(rows.dtype)

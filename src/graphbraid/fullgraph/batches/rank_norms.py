@@ -83,9 +83,7 @@ class RankNorms(TorchFunctionMode):
     def over(self, sampled: Sampled, num_nodes: Sequence[int]) -> AbstractContextManager[Any]:
         """Return the context in which the model is called with this rank's share of a batch.
 
-        Args:
-            sampled: the share.
-            num_nodes: number of the graph's nodes of each type.
+        ``num_nodes`` counts the graph's nodes by type.
         """
         if not any(norm.training for norm in self.modules):
             return nullcontext()
@@ -191,11 +189,9 @@ class RankNorms(TorchFunctionMode):
     def _counted(self, keys: Tensor, hops: Tensor) -> Tensor:
         """Return which of this rank's nodes count here, ``(num_nodes,)`` bool.
 
-        Rank ``key % size`` decides for a node. All ranks that have the node send it their distances.
-
-        Args:
-            keys: ``(num_nodes,)`` int64, the same for the same node on all ranks.
-            hops: ``(num_nodes,)`` int64 distances from this rank's seeds.
+        Rank ``key % size`` decides for a node. All ranks that have the node send it their distances. ``keys``
+        are int64, the same for the same node on all ranks. ``hops`` are int64 distances from this rank's
+        seeds.
         """
         base = self._num_hops + 1
         near = torch.nonzero(hops < base).flatten()

@@ -445,7 +445,6 @@ def _learned(program: BatchProgram) -> tuple[nn.Parameter, ...]:
 
 
 def _read_by(program: BatchProgram) -> tuple[Tensor, ...]:
-    """Return the parameters and buffers that a program reads."""
     modules = [module for op in program.ops if isinstance(module := getattr(op, "module", None), nn.Module)]
     buffers = [buffer for module in modules for buffer in module.buffers()]
     return (*(p for op in program.ops for p in op.parameters()), *buffers)

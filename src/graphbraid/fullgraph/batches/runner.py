@@ -369,7 +369,6 @@ def _of_seeds(out: Any, call: BatchCall, num_seeds: int) -> Any:
 
 
 def _run_of(program: BatchProgram, call: BatchCall, kind: type[_Run]) -> _Run:
-    """Return a run of a program on a call's batch."""
     edges = call.edges(0 if call.given.typed else program.num_relations)
     sizes = edges.sizes(program.num_levels, program.last_coupled)
     if call.given.typed:
@@ -507,12 +506,8 @@ class NotedRun(BatchRun):
 def timed_lines(model: nn.Module, program: BatchProgram, make: Callable[[], NotedRun]) -> list[str]:
     """Time steps, forward and backward without loss and optimizer; return the lines to print.
 
-    Gradients, buffers and torch's random state stay as they are.
-
-    Args:
-        model: the model.
-        program: the model's program.
-        make: makes a run of the program on the batch.
+    Gradients, buffers and torch's random state stay as they are. ``make`` makes a run of the program on the
+    batch.
     """
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     devices = {one.device for one in parameters if one.is_cuda}

@@ -129,11 +129,8 @@ def segments_of(
 ) -> Parts:
     """Divide a program's operations into segments, and operations that run by themselves.
 
-    Args:
-        ops: the operations.
-        last_read: for each operation, the values that no later operation reads.
-        output: the value that the program returns.
-        widths: gives a value's number of columns.
+    ``last_read`` has, for each operation, the values that no later operation reads. ``widths`` gives a
+    value's number of columns, and ``output`` is the value that the program returns.
     """
     later = [
         {output, *(value for op in ops[place + 1 :] for value in op.inputs)} for place in range(len(ops))
@@ -267,11 +264,7 @@ class NativeSegment:
     ) -> Sequence[Tensor] | None:
         """Return the rows that are read after the segment; None if it cannot run here.
 
-        Args:
-            run: the run.
-            values: the rows of the values that are read.
-            operands: the tensors of all operands.
-            learns: whether any of these want gradients.
+        ``learns`` says whether any of the operands want gradients.
         """
         x = values[0]
         if run.is_half or watching() is not None:

@@ -39,11 +39,8 @@ def explain(
 ) -> str:
     """Return the explanation of a lowered program and its training step, as lines to print.
 
-    Args:
-        lowered: the program and its decisions.
-        planned: its training step.
-        choices: the kernels chosen for a device's aggregations.
-        level_bytes: bytes of the levels' own edges and node ids.
+    ``choices`` are the kernels of a device's aggregations. ``level_bytes`` are those of the levels' own edges
+    and node ids.
     """
     breaks = [op for op in lowered.program.ops if isinstance(op, Break) and op.is_graph_break]
     lines = [*written_lines(breaks), *decision_lines(lowered.program, lowered.costs.doubt)]
@@ -79,9 +76,7 @@ def _on_device(planned: PlannedStep, device: Device, choices: Sequence[SpmmChoic
 def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
     """Return the lines about the exchanges of one of several ranks on a device; none on the host.
 
-    Args:
-        step: the rank's step.
-        tuner: the search for the kernel's configuration. If None, the configuration is given.
+    Without a ``tuner`` the kernel's configuration is given.
     """
     if step.request.copies is None:
         return []
@@ -155,10 +150,7 @@ class TimedStep(PlannedStep):
     def measured(self, rows: Tensor | None, num_nodes: int, repeats: int = REPEATS) -> StepTimes:
         """Time the tasks of ``repeats`` steps and, in turn with them, ``repeats`` whole steps.
 
-        Args:
-            rows: int64 rows of the output to return. If None, all of them.
-            num_nodes: number of returned rows.
-            repeats: number of steps of each kind, at least 1.
+        They return the ``num_nodes`` int64 ``rows`` of the output; all of them if None.
         """
         on_host, width = self.output.tensor.is_cpu, self.output.tensor.shape[1]
         self._pool = BufferPool((num_nodes, width)) if on_host else None
@@ -312,13 +304,8 @@ def floor_of(
 ) -> Floor:
     """Compute the floor of a lowered program's step.
 
-    Args:
-        program: a lowered program.
-        ledger: counts the program's work.
-        rates: the machine's rates.
-        num_nodes: number of training nodes, whose outputs are returned.
-        times: measured times of the step's tasks. If None, nothing was measured.
-        doubt: why the rates may be wrong; empty if there is no doubt.
+    ``num_nodes`` counts the training nodes, whose outputs are returned. Without ``times`` nothing was
+    measured. ``doubt`` says why the rates may be wrong; empty if there is no doubt.
     """
     tasks = () if times is None else times.tasks
 

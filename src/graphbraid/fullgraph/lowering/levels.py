@@ -336,12 +336,7 @@ def scaled_laplacian(csc: Csc, normalization: str | None, dtype: torch.dtype = t
 
     ``L`` is ``I - D^-1/2 A D^-1/2`` (sym), ``I - A D^-1`` (rw) or ``D - A`` (None), and ``lambda_max`` is
     twice its largest entry, PyG's default. A node's degree is the sum of the weights of the edges that
-    *leave* it, as in PyG.
-
-    Args:
-        csc: in-edges, with weights of any sign.
-        normalization: ``sym``, ``rw`` or None.
-        dtype: dtype of the coefficients.
+    *leave* it, as in PyG. Weights may have any sign.
     """
     ones = torch.ones(csc.num_edges, dtype=dtype, device=csc.indices.device)
     weight = ones if csc.weight is None else csc.weight.to(dtype)

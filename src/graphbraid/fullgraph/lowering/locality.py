@@ -60,14 +60,9 @@ def choose_order(
 ) -> tuple[Reach | None, ir.Decision]:
     """Choose the order of each level's nodes in which a program's aggregations read their rows fastest.
 
-    Args:
-        program: a lowered program.
-        csc: the graph's in-edges.
-        reached: the levels' nodes in their present order: pruned ones, which are free to reorder, or all.
-        costs: sizes of the levels, and rates.
-        reads: the random row reads of the program, at least one.
-        allowed_bytes: bytes that renumbered edges, and features in the same order, may take.
-        cache_bytes: bytes of cache available to rows.
+    ``reached`` has the nodes in their present order: pruned ones, which are free to reorder, or all.
+    Renumbered edges, and features in the same order, may take ``allowed_bytes``. Rows have ``cache_bytes`` of
+    cache.
 
     Returns:
         The levels in the better order, or None if they stay as they are; and the decision with its reason.

@@ -348,9 +348,7 @@ class ComputedEdges:
     def of(self, csc: Csc, dtype: torch.dtype) -> tuple[Csc, tuple[Tensor, ...]]:
         """Return the edges computed of a graph, and the values in their order.
 
-        Args:
-            csc: the graph's edges, between as many sources as destinations.
-            dtype: dtype of the node rows, and of the values.
+        ``dtype`` is that of the node rows, and of the values. The graph has as many sources as destinations.
         """
         tensors = [csc.indices, csc.indptr] + ([] if csc.weight is None else [csc.weight])
         key = self.edges, self.values, tuple(str(call) for call in self.calls), self.matrix, dtype

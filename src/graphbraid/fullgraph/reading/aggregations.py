@@ -149,10 +149,7 @@ def several_reductions(
 ) -> SeveralReductions | None:
     """Return the reductions of messages that a layer's aggregation computes; None if it is of another kind.
 
-    Args:
-        layer: the layer, whose aggregation is made of PyG's own classes.
-        shape: the shape of an edge's message.
-        refuse: makes an error about the layer.
+    Its aggregation is made of PyG's own classes. ``shape`` is that of an edge's message.
     """
     module, scalers, averages = layer.aggr_module, ("identity",), None
     if type(layer).aggregate is not base_of(layer).aggregate:
@@ -210,9 +207,7 @@ SHARES: dict[_Shares, Ties] = {
 def shares_of(largest: Callable[[Tensor], Tensor], like: Tensor) -> _Shares:
     """Return the gradients of the first two of equal messages, ones and then zeros.
 
-    Args:
-        largest: returns the maximum or minimum of the messages.
-        like: as many messages, of any numbers.
+    ``largest`` returns the maximum or minimum of the messages, as many as ``like`` has.
     """
     found = []
     for value in (1.0, 0.0):
@@ -232,12 +227,8 @@ def ties_of(
 ) -> Ties:
     """Return how PyG divides the gradient of a layer's maximum or minimum among equal messages.
 
-    Args:
-        layer: the layer.
-        refuse: makes the error to raise.
-        sparse: whether the edges are a sparse matrix.
-        known: the ways that the caller has an operation for.
-        scatter: ``max`` or ``min``, where the layer calls PyG's ``scatter`` in place of its aggregation.
+    ``known`` are the ways that the caller has an operation for. If ``sparse``, the edges are a sparse matrix.
+    ``scatter`` is ``max`` or ``min``, where the layer calls PyG's ``scatter`` in place of its aggregation.
 
     Raises:
         NotLoweredError: no operation treats ties in this way, or PyG itself fails.
@@ -320,12 +311,9 @@ def reads_pyg(
 ) -> Callable[[_Read], _Read]:
     """Enter a function as the reader of PyG's layers, each ``file.Class`` of ``torch_geometric.nn.conv``.
 
-    Args:
-        classes: the layers.
-        attributes: tests of the values of plain attributes, besides those of PyG's base class.
-        takes: see :class:`.Reader`.
-        weights: whether edges may have weights. Some layers use them only if they come in a sparse matrix.
-        more: further fields of :class:`.Reader` and of :class:`.Known`.
+    ``attributes`` tests plain attributes besides those of PyG's base class. If not ``weights``, edges may
+    have none: some layers use them only if they come in a sparse matrix. ``more`` are further fields of
+    :class:`.Reader` and of :class:`.Known`.
     """
     known = {key: more.pop(key) for key in list(more) if key not in Reader.__dataclass_fields__}
 

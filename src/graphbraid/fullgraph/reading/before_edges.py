@@ -110,11 +110,8 @@ def with_maps_moved(
 ) -> TracedMessage:
     """Return an equal message whose linear maps of node rows are products that the writer gets.
 
-    Args:
-        message: the message, which was shown to work row by row; node rows are of one level.
-        of: the call of ``propagate`` whose message it is.
-        writer: collects the operations.
-        takes_last: whether a linear map that ends the message may move behind the reduction.
+    The message was shown to work row by row; its node rows are of one level. If ``takes_last``, a linear map
+    that ends it may move behind the reduction.
     """
     # The layer's own method computes any other tensor again in each call, and a moved message would keep it.
     held = {id(tensor) for tensor in (*of.layer.parameters(), *of.layer.buffers())}

@@ -219,9 +219,7 @@ class CallTrials:
     def try_call(self, node: fx.Node, why: ir.NotLoweredError | None) -> TriedCall:
         """Try a call, after those of its arguments that were not tried yet.
 
-        Args:
-            node: the call.
-            why: why it has no lowered form; None if only a call that takes its result has none.
+        ``why`` says why it has no lowered form; None if only a call that takes its result has none.
 
         Raises:
             NoBreakError: it cannot run between lowered operations.

@@ -460,10 +460,7 @@ _METHODS_OF_PARAMETERS = {
 def of_parameters(target: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> ir.SmallTensor | None:
     """Return the tensor that a call computes of parameters alone; None if it is another call.
 
-    Args:
-        target: the function, or the name of the method.
-        args: its arguments. At least one is a :class:`.SmallTensor`.
-        kwargs: its arguments by name.
+    ``target`` is the function, or the name of the method. At least one argument is a :class:`.SmallTensor`.
     """
     function: Any = target if not isinstance(target, str) and target in _OF_PARAMETERS else None
     if isinstance(target, str) and target in _METHODS_OF_PARAMETERS:

@@ -413,13 +413,8 @@ def edges_of(
 ) -> Edges:
     """Return the edges of a call.
 
-    Args:
-        name: name of the layer.
-        reader: its reader.
-        bound: the call's arguments by parameter; those that are of edges are taken out.
-        given: the arguments that the model has.
-        mapped: a reader's result for the edge features, if a call gives them.
-        layer: the layer.
+    Arguments that are of edges are taken out of ``bound``. ``mapped`` is a reader's result for the edge
+    features, if a call gives them.
 
     Raises:
         NotLoweredError: they are not the graph's edges, or its edges of one relation, as they are.

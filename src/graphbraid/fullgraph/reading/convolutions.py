@@ -79,9 +79,7 @@ def _gcn(call: LayerCall) -> str:
 def normalised(call: LayerCall, fill: float = 1.0) -> ir.AdjacencyMatrix:
     """Return the adjacency that a layer's attributes ask for: normalised by PyG's ``gcn_norm``, or as it is.
 
-    Args:
-        call: the layer's call.
-        fill: weight of the self-loops that the layer adds, if it adds any.
+    Self-loops that the layer adds have the weight ``fill``.
     """
     conv = call.layer
     of: dict[str, Any] = {"weighted": call.edges.weighted, "relation": call.edges.relation}

@@ -52,11 +52,8 @@ class EdgeCalls:
     ) -> bool:
         """Return whether a call reads edges alone, and take it if so.
 
-        Args:
-            node: the call.
-            rows: the nodes that are node rows.
-            others: results of readers that are no values.
-            of_shapes: calls that are taken if they read the number of nodes alone, as ``torch.zeros`` does.
+        ``others`` has results of readers that are no values. ``of_shapes`` has calls that are taken if they
+        read the number of nodes alone, as ``torch.zeros`` does.
         """
         inputs = node.all_input_nodes
         if node.target is getattr and inputs and inputs[0] in rows and node.args[1] in (DTYPE, DEVICE):
@@ -106,10 +103,8 @@ class EdgeCalls:
     ) -> tuple[ComputedEdges, list[tuple[int, ...]]]:
         """Return edges that a model computes, and the shape of a row of each value.
 
-        Args:
-            name: name of the layer that reads them.
-            edges: the edges, a call or the graph's own.
-            values: calls, or the edge weights, with a row for each of the edges.
+        ``edges`` are a call or the graph's own. ``values`` are calls, or the edge weights, with a row for
+        each edge.
 
         Raises:
             NotLoweredError: on a small graph they fail, or are not some of the graph's edges and self-loops.

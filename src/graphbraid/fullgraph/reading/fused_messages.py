@@ -57,8 +57,6 @@ _Columns = tuple[int, range]
 
 @dataclass(frozen=True)
 class _StepValue:
-    """A value that is a step."""
-
     step: int
     shape: tuple[int, ...] | None
     """The shape of an edge's row; of a parameter, its own shape; None for one number for all edges."""
@@ -133,8 +131,6 @@ def heads_of(shape: tuple[int, ...], shapes: Mapping[str, tuple[int, ...]]) -> i
 
 
 class _Steps:
-    """Collects the steps of one message."""
-
     def __init__(
         self,
         message: TracedMessage,
@@ -265,7 +261,6 @@ class _Steps:
         return self._call(name_of_call(node.target), node.args, dict(node.kwargs))
 
     def _module(self, module: nn.Module, x: Any) -> _StepValue:
-        """Return a call of a module."""
         if type(module) is nn.Dropout:
             return self._dropped(self._made(x), module.p if module.training else 0.0)
         if type(module) is nn.Identity:
@@ -276,10 +271,7 @@ class _Steps:
     def _linear(self, rows: _Columns | None, weight: _Columns | None, bias: Any) -> _StepValue:
         """Return a linear map of edge features as a sum of their numbers times columns of the weight.
 
-        Args:
-            rows: the features that are mapped.
-            weight: the weight, ``(out_channels, in_channels)``, and its columns.
-            bias: the bias, if any.
+        The weight is ``(out_channels, in_channels)``.
         """
         if rows is None or weight is None or rows[0] >= 0 or weight[0] < 0 or len(rows[1]) != len(weight[1]):
             raise _NotStepsError
@@ -309,7 +301,6 @@ class _Steps:
         return _StepValue(len(self._steps) - 1, shape)
 
     def _number_of(self, tensor: Any) -> int | None:
-        """Return the number of a parameter that the message reads."""
         return next((at for at, one in enumerate(self._used) if one is tensor), None)
 
     def _all_columns(self, tensor: Any) -> _Columns | None:

@@ -87,11 +87,7 @@ def attention_of_relation(
 ) -> str:
     """Append a relation's attention: GAT's, with the logits of the rows and vectors of its two ends.
 
-    Args:
-        writer: collects the operations.
-        layer: the layer.
-        ends: of the sources and of the destinations, the rows and the ``(1, heads, channels)`` vector.
-        relation: the relation.
+    ``ends`` has, of the sources and of the destinations, the rows and the ``(1, heads, channels)`` vector.
     """
     rows, vectors = writer.on_one_level(*(one for one, _ in ends)), tuple(one for _, one in ends)
     for vector in vectors:

@@ -92,11 +92,8 @@ class MatrixKind:
     def made(self, edges: Tensor, weight: Tensor | None, num_nodes: int, dtype: torch.dtype) -> Any:
         """Return a matrix of this kind.
 
-        Args:
-            edges: ``(2, num_edges)``, sources in row 0, in any order.
-            weight: the number of each edge, if the kind is ``weighted``.
-            num_nodes: number of rows and columns.
-            dtype: dtype of values that are not weights.
+        ``edges`` are ``(2, num_edges)``, sources in row 0, in any order. ``weight`` has the number of each
+        edge, if the kind is ``weighted``; ``dtype`` is that of other values.
         """
         is_sorted = self.layout is None or (self.layout == torch.sparse_coo and self.is_coalesced)
         # The sources of a row may stand in any order elsewhere: no call may count on their places.
@@ -127,11 +124,7 @@ class MatrixKind:
     def shown(self, name: str, node: fx.Node, reduce: str, like: Tensor) -> Ties | None:
         """Show that a call multiplies such a matrix by rows; return how a maximum shares its gradient.
 
-        Args:
-            name: name of the call.
-            node: the call.
-            reduce: how the products are reduced.
-            like: a parameter of the model.
+        ``reduce`` says how the products are reduced. ``like`` is a parameter of the model.
 
         Raises:
             NotLoweredError: it gives something else, fails, or shares the gradient as no operation does.

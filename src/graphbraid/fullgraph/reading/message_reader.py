@@ -157,11 +157,7 @@ def check_message_ends(
 ) -> None:
     """Refuse messages whose rows are not those that a relation's edges lead from and to.
 
-    Args:
-        of: the messages.
-        node: their call in the trace.
-        relation: the relation.
-        node_type: gives the number of the node type that rows are of.
+    ``node`` is their call in the trace. ``node_type`` gives the number of the node type that rows are of.
     """
     others: Mapping[str, fx.Node] = node.meta[OTHERS]
     read = {key: one for key, one in node.kwargs.items() if key[-2:] in ("_i", "_j")}

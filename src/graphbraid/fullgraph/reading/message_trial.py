@@ -163,13 +163,9 @@ def traced_message(
 ) -> MessageCalls:
     """Trace a layer's message.
 
-    Args:
-        name: name of the layer.
-        layer: the layer.
-        given: the message's arguments; proxies stand for those with a row per edge.
-        special: arguments that are made of all edges, such as ids and counts.
-        make_proxy: makes the proxies that the message gets.
-        method: name of the layer's method to trace, or a function.
+    Proxies in ``given`` stand for arguments with a row per edge; ``make_proxy`` makes those that the message
+    gets. ``special`` are arguments that are made of all edges, such as ids and counts. ``method`` is the name
+    of the layer's method, or a function.
 
     Raises:
         NotLoweredError: the message cannot be traced.
@@ -227,9 +223,7 @@ _COUNTS = (5, 3)
 def show_row_by_row(of: Propagation, shapes: Mapping[str, tuple[int, ...]]) -> ShownMessage:
     """Show that the message of a call of ``propagate`` works row by row, or by destination.
 
-    Args:
-        of: the call.
-        shapes: by argument, the shape of an edge's row; empty for a vector of a number per edge.
+    ``shapes`` has, by argument, the shape of an edge's row; empty for a vector of a number per edge.
 
     Raises:
         NotLoweredError: it is not known to; the message names the call.

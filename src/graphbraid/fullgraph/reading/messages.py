@@ -155,12 +155,8 @@ def own_messages(
 ) -> Propagation:
     """Return messages that a function computes in the place of a layer's or a call's own.
 
-    Args:
-        name: name of the layer or call.
-        message: the function. Its parameters have names as those of a layer's ``message``.
-        layer: the layer.
-        aggr: how they are reduced.
-        dtype: dtype of the model's parameters, where the layer has none.
+    The function's parameters have names as those of a layer's ``message``. ``aggr`` says how messages are
+    reduced. ``dtype`` is that of the model's parameters, where the layer has none.
     """
     names = tuple(inspect.signature(message).parameters)
     special = {key: "ids" if key in _IDS else "counts" for key in names if key in (*_IDS, *_COUNTS)}

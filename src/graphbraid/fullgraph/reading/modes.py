@@ -60,9 +60,8 @@ def kept_buffers(model: nn.Module) -> Iterator[None]:
 def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None:
     """Return why no model can run by a program at this moment; None if it can.
 
-    Args:
-        device: type of the device of its parameters.
-        in_half: whether its program would round as autocast does.
+    ``device`` is the type of its parameters' device. ``in_half`` says that its program would round as
+    autocast does.
     """
     if torch.is_autocast_enabled(device) and not in_half:
         return NotLoweredError(

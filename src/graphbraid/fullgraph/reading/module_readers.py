@@ -232,13 +232,9 @@ def _activation(
 ) -> None:
     """Enter the readers of one activation.
 
-    Args:
-        write: appends the operation, called as ``write(writer, x, **arguments)``.
-        module: its class as a module.
-        functions: its functions.
-        methods: its names as a method.
-        kept: tests of further attributes of the module.
-        arguments: its arguments, as :data:`_Arguments`.
+    ``write`` appends the operation, called as ``write(writer, x, **arguments)``, with ``arguments`` as
+    :data:`_Arguments`. The activation is a module, some functions, and methods by name. ``kept`` tests
+    further attributes of the module.
     """
 
     def of_module(call: LayerCall) -> str:

@@ -50,7 +50,6 @@ class CallOnEdges:
         self._features: fx.Node | None = None
 
     def _result_of(self, one: fx.Node) -> Any:
-        """Return the result of a node of the trace in a trial."""
         return self._islands.trials.result_for(self.node, one)
 
     def _learns(self, one: fx.Node | None) -> bool:
@@ -77,7 +76,6 @@ class CallOnEdges:
         return self._of_layer(str(self.node.target).removeprefix("model."), module)
 
     def _of_layer(self, name: str, module: nn.Module) -> ir.LoweredLayer:
-        """Read a call of a layer that has a reader."""
         reader = checked_reader(name, module)
         given = dict(bound_arguments(name, reader.takes, self.node.args, self.node.kwargs))
         if reader.edges is None or EDGE_TYPE in reader.takes or getattr(module, "cached", False):
@@ -99,7 +97,6 @@ class CallOnEdges:
         return self._made(name, module, writer, reader.read(call))
 
     def _of_messages(self, of: Propagation) -> ir.LoweredLayer:
-        """Read a call of a user's ``propagate``."""
         by_node: dict[str, Any] = {
             key: value
             for key, value in self.node.kwargs.items()

@@ -525,9 +525,7 @@ def wanted_type(model: nn.Module, graph: Graph, node_type: str | None) -> str:
 def graph_by_relation(data: Any, graph: Graph) -> Graph | None:
     """Return the graph with a relation for each number of ``edge_type``; None if that is no such vector.
 
-    Args:
-        data: the user's data.
-        graph: its graph of one relation, whose features, labels and splits are shared.
+    It shares features, labels and splits with ``graph``, which has one relation.
     """
     edge_index, edge_type = data.get("edge_index"), data.get(EDGE_TYPE)
     if not isinstance(edge_index, Tensor) or not isinstance(edge_type, Tensor):

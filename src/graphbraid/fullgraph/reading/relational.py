@@ -68,12 +68,8 @@ def sum_over_relations(
 ) -> str | None:
     """Append the sum of the relations into a node type, of the type's own rows, and the bias.
 
-    Args:
-        writer: collects the operations.
-        conv: a checked layer with the parameters of PyG's ``RGCNConv``.
-        xs: names of the values of each type's rows.
-        relations: the relations, each with the number that it has in the layer.
-        node_type: number of the node type.
+    ``conv`` is a checked layer with the parameters of PyG's ``RGCNConv``. ``xs`` names the values of each
+    type's rows. Each of the relations has the number that it has in the layer.
 
     Returns:
         The name of the result; None if nothing is to be added.
@@ -226,12 +222,8 @@ def read_hgt(
 ) -> dict[str, str]:
     """Append PyG's ``HGTConv``; return the values that hold the rows of each type of :func:`outputs_of_hgt`.
 
-    Args:
-        writer: collects the operations.
-        name: name of the layer.
-        layer: the layer, which :func:`outputs_of_hgt` has checked.
-        xs: the values that hold its input's rows, by node type.
-        relations: the relations that it gets edges of.
+    That function has checked the layer. ``xs`` has the values that hold its input's rows, by node type, and
+    ``relations`` those that it gets edges of.
     """
 
     def linear(of: str, x: str, module: nn.Module) -> str:
@@ -267,14 +259,9 @@ def attend(
     """Return the attention of the nodes of a type over their in-neighbours by several relations.
 
     ``key = k W_k[r, h] * p[r, h] / sqrt(channels)`` and ``value = v W_v[r, h]`` for each relation's sources,
-    as in "Heterogeneous Graph Transformer" (Hu et al., 2020).
-
-    Args:
-        layer: PyG's ``HGTConv``.
-        query: ``(num_dst, channels)``.
-        rows: ``(num_src, 3 * channels)`` keys, queries and values of each relation's sources.
-        relations: the relations.
-        cscs: the edges of each.
+    as in "Heterogeneous Graph Transformer" (Hu et al., 2020). ``query`` is ``(num_dst, channels)``. ``rows``
+    are the ``(num_src, 3 * channels)`` keys, queries and values of each relation's sources, and ``cscs`` its
+    edges.
     """
     scale = 1 / math.sqrt(layer.out_channels // layer.heads)
     keys, values = [], []
@@ -391,7 +378,6 @@ def _is_cpu_matrix(value: Any) -> bool:
 
 
 def _csc_of(edge_type: EdgeType, ends: Tensor, sources: Tensor, destinations: Tensor) -> Csc:
-    """Return the graph of a list of edges between the rows of two types."""
     num_src, num_dst = sources.shape[0], destinations.shape[0]
 
     def make() -> Csc:

@@ -265,13 +265,8 @@ def rows_to_try(
 ) -> tuple[int, ...]:
     """Return numbers of rows to try calls on that are no size of the model, nor made of its sizes: primes.
 
-    Otherwise a ``(C, C)`` matrix could be taken for rows of nodes.
-
-    Args:
-        model: the model.
-        count: how many numbers are wanted.
-        least: fewest rows; :data:`_FEWEST_TRIED` if that is more.
-        others: sizes of other matrices that calls may get.
+    Otherwise a ``(C, C)`` matrix could be taken for rows of nodes. None is below ``least`` or
+    :data:`_FEWEST_TRIED`. ``others`` are sizes of other matrices that calls may get.
     """
     held = (one for one in (*model.parameters(), *model.buffers()) if not is_lazy(one))
     sizes = {*others, *(size for one in held for size in one.shape)}

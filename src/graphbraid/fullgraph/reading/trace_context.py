@@ -219,8 +219,7 @@ def softmax_of_edges() -> Any:
 def recorded_of(*, everywhere: bool) -> dict[int, Any]:
     """Return the functions of PyG and torch-scatter that are recorded, by identity.
 
-    Args:
-        everywhere: return only those that any function of a forward may call so; a layer's may call all.
+    ``everywhere`` asks only for those that any function of a forward may call so; a layer's may call all.
     """
     utils, scatters = names_in(_UTILS), names_in(TORCH_SCATTER)
     found = [*map(utils.get, _EVERYWHERE if everywhere else _RECORDED)]

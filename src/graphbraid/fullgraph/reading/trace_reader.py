@@ -483,7 +483,6 @@ class _TraceReader:
         return read_hgt(self._writer, name, layer, xs, found)
 
     def _messages(self, node: fx.Node, of: Propagation) -> str:
-        """Read a call of a layer's ``propagate``."""
         along: Any = node.args[0]
         relation = relation_of(along, self._given) if self._typed else None
         own_edges = self._part_of_graph(along) == target_along(EDGES_TARGET, relation)

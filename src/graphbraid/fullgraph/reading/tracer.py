@@ -101,13 +101,9 @@ def traced(
 ) -> TracedCalls:
     """Trace a call of the model.
 
-    Args:
-        model: the model.
-        calling: how to call it.
-        given: the arguments that are available.
-        whole: names of modules to keep whole, each as one call, and why. One whose forward cannot be
-            followed is added. If None, its exception is raised.
-        assumes: whether a comparison of sizes may go on as for matrices of node rows.
+    ``whole`` names modules to keep whole, each as one call, and why. One whose forward cannot be followed is
+    added; if ``whole`` is None, its exception is raised. If ``assumes``, a comparison of sizes may go on as
+    for matrices of node rows.
 
     Raises:
         NotLoweredError: the call cannot be followed, or is another without gradients.
@@ -269,11 +265,8 @@ class _Tracer(fx.Tracer):
     ) -> None:
         """Make a tracer.
 
-        Args:
-            classes: the classes of placeholders, by their names; others are plain tensors.
-            whole: names of modules to keep whole, and why; a module whose forward cannot be followed is
-                added. If None, its exception is raised.
-            given: the arguments that are available.
+        ``classes`` has the classes of placeholders by their names; others are plain tensors. For ``whole``
+        see :func:`traced`.
         """
         super().__init__()
         self._is_typed = given.typed

@@ -197,11 +197,9 @@ class PlannedStep:
     ) -> dict[int, Tensor]:
         """Run the adjoints of the forward pass whose values the arena holds, and use these up.
 
-        Args:
-            grad: gradient of the outputs, or of those in ``rows``.
-            rows: int64 rows of the output that ``grad`` belongs to; the others' gradient is 0.
-            when_whole: of several ranks, called with each parameter and its gradient as soon as nothing more
-                is added to it, while the rest is computed.
+        ``rows`` are the int64 rows of the output that ``grad`` belongs to; the others' gradient is 0. Of
+        several ranks, ``when_whole`` is called with each parameter and its gradient as soon as nothing more
+        is added to it, while the rest is computed.
 
         Returns:
             The gradient of each parameter that requires one, by its ``id``.
