@@ -22,9 +22,9 @@ from graphbraid.errors import ConfigError, DataError, GraphbraidError
 from graphbraid.fullgraph import rates
 from graphbraid.fullgraph.device import HOST, Device, device_for, on_place
 from graphbraid.fullgraph.lowering.costs import CostModel, Evidence, costs_for
-from graphbraid.fullgraph.lowering.dropped_features import drop_sparse
 from graphbraid.fullgraph.lowering.lower_program import Lowered, lower_program
 from graphbraid.fullgraph.lowering.options import CompileOptions, checked_nodes, needs_lowering
+from graphbraid.fullgraph.lowering.passes import drop_sparse
 from graphbraid.fullgraph.program import Break, NotLoweredError, Program, Returned, same_program
 from graphbraid.fullgraph.ranks.ranks import Ranks, lower_part
 from graphbraid.fullgraph.reading.as_written import AsWritten
