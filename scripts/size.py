@@ -39,8 +39,8 @@ BUDGETS = {
     ("cli",): 4_545,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_709, 415
-TEST_LINES = 95_200
+WHOLE_LINES, WHOLE_FILES = 109_705, 414
+TEST_LINES = 95_360
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
