@@ -16,6 +16,7 @@ from graphbraid import nn as gnn
 from graphbraid.datasets import open_store, save_store
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.features import TieredFeatures
+from graphbraid.features.rows.row_stream import RowStream
 from graphbraid.fullgraph.lowering import levels, lower_program
 from graphbraid.fullgraph.rates import MeasuredRates
 from graphbraid.machine.hardware import Rates
@@ -99,6 +100,41 @@ def test_nodes_of_one_degree_stand_together_as_in_memory(graph, left_out, monkey
     assert "those of one degree stand together" in engine.explain()
     assert losses == expected
     assert torch.equal(found, outputs)
+
+
+def skipping(self, x, edge_index):
+    """Add two functions of the nodes' own rows to a maximum over neighbours, twice."""
+    for lin, own, gate, conv in zip(self.lin, self.own, self.gate, self.conv, strict=True):
+        x = conv(lin(x), edge_index) + own(x).relu() + gate(x).tanh()
+    return x
+
+
+def skips(graph):
+    widths = ((WIDTH, 16), (16, graph.num_classes))
+    maps = {
+        name: torch.nn.ModuleList(torch.nn.Linear(*pair) for pair in widths)
+        for name in ("lin", "own", "gate")
+    }
+    conv = torch.nn.ModuleList(gnn.SAGEConv(out, out, aggr="max") for _, out in widths)
+    return module_of(skipping, **maps, conv=conv)
+
+
+@needs_kernels
+def test_own_rows_alone_are_mapped_as_in_memory(graph, monkeypatch):
+    few, passes = graph.replace(splits={"train": torch.arange(700, 720)}), {"prune", "order", "fuse"}
+    expected, outputs, _ = trained(few, skips, passes=passes)
+    read, rows_of = [], RowStream._read
+    monkeypatch.setattr(RowStream, "_read", lambda *given: read.append(given[2]) or rows_of(*given))
+    losses, found, engine = trained(few, skips, passes=passes, host=0)
+    assert "linear(x own)" in engine.explain()
+    assert losses == expected
+    assert torch.equal(found, outputs)
+    engine().sum().backward()
+    read.clear()
+    engine()
+    step = engine.runner.training_step
+    assert step.plan.streams.pass_bytes == 4 * WIDTH * sum(part.num_rows for part in read)
+    assert len(read) == 3, "each product reads its rows"
 
 
 @pytest.mark.slow

@@ -215,12 +215,12 @@ def test_a_disk_too_slow_to_try_is_counted_beside_the_steps(stored):
     trial = Trial(sage(graph), graph, config, make_tiers(graph, config))
     engine = full_needs(trial).engine
     streams = engine.runner.training_step.plan.streams
-    assert 0 < streams.pass_bytes < streams.whole_bytes <= engine.evaluation_pass_bytes
+    assert 0 < streams.pass_bytes < streams.pass_bytes + streams.kept_bytes <= engine.evaluation_pass_bytes
     rate = streams.pass_bytes / 50
     found = full_seconds(trial, engine, fits=True, bytes_per_second=rate)
     assert found.train.seconds == pytest.approx(100), "two passes"
     assert found.test.seconds == pytest.approx(engine.evaluation_pass_bytes / rate)
-    once = streams.set_up_bytes + streams.whole_bytes - streams.pass_bytes
+    once = streams.set_up_bytes + streams.kept_bytes
     assert found.first == pytest.approx(once / rate)
     assert "the slower of its floor and of reading" in found.train.how
     before = trial.runner.rows.counts.disk_rows

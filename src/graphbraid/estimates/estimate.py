@@ -433,7 +433,7 @@ def full_seconds(
     if streams is not None:
         rate = bytes_per_second or _disk_rate(trial)
         reading, read = 2 * streams.pass_bytes / rate, format_bytes(2 * streams.pass_bytes)
-        once = (streams.set_up_bytes + streams.whole_bytes - streams.pass_bytes) / rate
+        once = (streams.set_up_bytes + streams.kept_bytes) / rate
         how = f"the slower of its floor and of reading {read} at {format_bytes(rate)}/s; nothing was tried"
     if fits and (floor or 0.0) <= _LONGEST_FLOOR and once + 2 * reading <= _LONGEST_READING:
         return _tried_steps(trial, engine, floor)

@@ -415,7 +415,7 @@ class Engine(CompiledModule):
     def evaluation_pass_bytes(self) -> int:
         """Bytes of feature rows that :meth:`predict` reads of files; 0 where they lie in memory."""
         step = self._evaluation_step()
-        return 0 if step is None or step.plan.streams is None else step.plan.streams.whole_bytes
+        return 0 if step is None or step.plan.streams is None else step.plan.streams.pass_bytes
 
     @property
     def evidence(self) -> Evidence:

@@ -185,7 +185,7 @@ def lower_program(
         shared = ir.Decision(name="symmetry", taken=False, what=left)
         seeds = nodes + types.first_ids[program.node_type(program.output)]
     reached, pruned = prune(program, graph.csc, seeds, wanted="prune" in options.passes)
-    if reached is not None and options.features is None:
+    if reached is not None:
         program = on_needed_rows(program)
     program = program.rewritten(program.ops, shared, pruned)
     blocks: tuple[Block, ...] | tuple[TypedBlock, ...]

@@ -7,6 +7,7 @@ also lies in such a file.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -71,8 +72,10 @@ class Streams:
         self._held, self._width = held_rows(program), program.width(INPUT)
         self._num_nodes, self._room = request.graph.num_nodes, max(features.host_bytes, _LEAST_ROOM)
         self._tables: dict[str, RowsById] = {}
-        read = {op.inputs[0] for op in program.ops if isinstance(op, Linear)}
-        self._inputs = {value: StreamedInput(self._stream(value)) for value in self._held if value in read}
+        self._products = Counter(op.inputs[0] for op in program.ops if isinstance(op, Linear))
+        self._inputs = {
+            value: StreamedInput(self._stream(value)) for value in self._held if self._products[value]
+        }
 
     def __contains__(self, value: object) -> bool:
         """Return whether a value is streamed."""
@@ -105,14 +108,20 @@ class Streams:
         return sum(self._making_bytes(name) for name in made if not self._is_in_place(name))
 
     @property
-    def whole_bytes(self) -> int:
-        """Bytes of all rows, as float32, that a forward pass needs; the first pass reads them of files."""
-        return sum(4 * self._width * stream.count for stream in self.streams.values())
+    def kept_bytes(self) -> int:
+        """Bytes of rows, as float32, that the first pass alone reads of files, as they stay in memory."""
+        return sum(
+            4 * self._width * (stream.count - stream.rows_per_pass) for stream in self.streams.values()
+        )
 
     @property
     def pass_bytes(self) -> int:
-        """Bytes of rows, as float32, that a forward pass reads of files; a backward pass reads as many."""
-        return sum(4 * self._width * stream.rows_per_pass for stream in self.streams.values())
+        """Bytes of rows, as float32, that a forward pass reads of files; a backward pass reads as many.
+
+        Each product reads its rows anew.
+        """
+        rows = (self._products[value] * stream.rows_per_pass for value, stream in self.streams.items())
+        return 4 * self._width * sum(rows)
 
     def explain(self) -> list[str]:
         """Return lines with the blocks that are read of each value, and the rows that stay in memory."""
