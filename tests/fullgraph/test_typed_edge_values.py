@@ -236,6 +236,24 @@ def test_batches_that_nobody_turned_into_pygs(name):
     torch.testing.assert_close(out, model(*args)[:3])
 
 
+class Bare(Layers):
+    """Layers with nothing between: messages read what HeteroConv has joined."""
+
+    def forward(self, x_dict, edge_index_dict, edge_attr_dict):
+        x_dict = {one: self.inputs[one](x) for one, x in x_dict.items()}
+        for layer in self.layers:
+            x_dict = layer(x_dict, edge_index_dict, edge_attr_dict=edge_attr_dict)
+        return x_dict["a"]
+
+
+@pytest.mark.parametrize("aggr", ["max", "min"])
+def test_messages_read_the_extrema_of_relations(aggr):
+    model = ready(Bare, FEATURED["NNConv"])
+    for layer in model.layers:
+        layer.aggr = aggr
+    assert_same(model, sampled(data_of()))
+
+
 @pytest.mark.parametrize("name", ["GraphConv, weights", "TransformerConv, features", "GINConv"])
 def test_levels_have_the_rows_of_their_hops(name, monkeypatch):
     seen, batch = sizes_of(monkeypatch), sampled(data_of())

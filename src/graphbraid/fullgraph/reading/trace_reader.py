@@ -587,7 +587,7 @@ class _TraceReader:
         heads, width = self._others.get(before), self._writer.width(self._values[matrix])
         if isinstance(heads, Heads):
             return heads.heads, width // heads.heads
-        if before not in self._values and self._islands is not None:
+        if self._islands is not None and before not in self._values and before not in self._others:
             return self._islands.shape_of(matrix)
         return (width,)
 
