@@ -1034,6 +1034,20 @@ def test_a_checkpoint_around_an_engine_reads_the_model_or_runs_it_again(use_reen
         torch.testing.assert_close([x.grad, *(p.grad for p in engine.parameters())], [*wanted], **CLOSE)
 
 
+def test_a_checkpoint_runs_a_model_with_messages_on_blocks_twice_as_any_other():
+    torch.manual_seed(0)
+    layers = partial(pyg.SAGEConv, aggr="median")
+    model, data = Stack(layers, nn.BatchNorm1d(8)).double(), data_of("untidy")
+    engine = graphbraid.compile(copy.deepcopy(model), strict=True)
+    for run in (model, engine):
+        checkpoint(run, in_double(data).x, data.edge_index, use_reentrant=False).square().sum().backward()
+    assert model.between.num_batches_tracked == engine.between.num_batches_tracked == 2
+    torch.testing.assert_close([*engine.buffers()], [*model.buffers()], **CLOSE)
+    torch.testing.assert_close(
+        [p.grad for p in engine.parameters()], [p.grad for p in model.parameters()], **CLOSE
+    )
+
+
 def test_gradients_of_some_inputs_alone():
     engine, model = engine_and_model()
     data = in_double(data_of("untidy"))

@@ -375,8 +375,9 @@ class BlockedMessages:
             count.zero_()
         with torch.no_grad():
             for block in self._blocks():
-                if wanted:
-                    ran = self._run(block, rows, wanted, seed)
+                if wanted:  # torch.utils.checkpoint's hooks would run the whole model again for them alone
+                    with torch.autograd.graph.saved_tensors_hooks(_itself, _itself):
+                        ran = self._run(block, rows, wanted, seed)
                 found = self._made(block, block.gathered(rows), seed) if ran is None else ran.found.detach()
                 if self._reduction == "own":
                     last = block.first_row + block.indptr.numel() - 1
@@ -567,6 +568,10 @@ class _Ran:
     leaves: Sequence[Tensor]
     """The rows that they read."""
     found: Tensor
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _adding(ids: Tensor, target: Tensor) -> Callable[[Tensor], None]:
