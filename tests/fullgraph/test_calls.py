@@ -149,6 +149,19 @@ def test_gradients_have_gradients(base):
     assert "create_graph=True" in engine.explain()
 
 
+def test_hooks_of_parameters_see_each_gradient_once():
+    model, data, engine = compiled(lambda: Stack(BASES["SAGEConv"]))
+    model.first.lin_l.weight.register_hook(lambda grad: 3 * grad)
+    parameters, found = list(model.parameters()), list[list[torch.Tensor]]()
+    for run in (lambda: model(data.x, data.edge_index)[data.train_mask], engine):
+        out = run()
+        several = torch.autograd.grad(
+            out, parameters, torch.stack([out, out + 1]).detach(), is_grads_batched=True
+        )
+        found.append([*several, *with_penalty(model, run())])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.parametrize("inplace", [False, True])
 def test_second_derivatives_are_those_of_the_masks_of_the_call(inplace):
     model, _, engine = compiled(lambda: Stack(GCN, nn.Dropout(0.5, inplace)))

@@ -26,6 +26,7 @@ from graphbraid.fullgraph.step.plan import StepRequest, WhenWhole
 from graphbraid.fullgraph.step.planned_step import PlannedStep, ReplayedStep
 from graphbraid.fullgraph.step.tasks import BufferPool, copied
 from graphbraid.ops.library import in_memory
+from graphbraid.ops.messages import as_learned
 
 if TYPE_CHECKING:
     from graphbraid.fullgraph.explain.floor import Floor, StepTimes
@@ -133,9 +134,10 @@ def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
             "gives other outputs, since it was changed after the call or drops attention coefficients. Later "
             "calls of this engine run the model as it is written, and their gradients can be"
         )
-    found: tuple[Tensor | None, ...] = torch.autograd.grad(
-        written, ctx.parameters, grad, create_graph=twice, allow_unused=True
-    )
+    with as_learned(ctx.parameters):
+        found: tuple[Tensor | None, ...] = torch.autograd.grad(
+            written, ctx.parameters, grad, create_graph=twice, allow_unused=True
+        )
     return found
 
 
