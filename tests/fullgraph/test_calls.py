@@ -253,3 +253,13 @@ def test_many_gradients_at_once_and_checkpoints_are_right():
     one_by_one = [torch.autograd.grad(out.sum(0), parameters, row, retain_graph=True) for row in rows]
     together = torch.autograd.grad(out.sum(0), parameters, rows, is_grads_batched=True)
     torch.testing.assert_close(together, tuple(map(torch.stack, zip(*one_by_one, strict=True))), **CLOSE)
+
+
+def test_a_checkpoint_may_be_the_first_to_see_a_change():
+    model, data, engine = compiled(lambda: Stack(BASES["SAGEConv"]))
+    torch.nn.utils.parametrizations.weight_norm(
+        model.first.lin_l
+    )  # reading makes the weight, which saves tensors
+    expected = gradients(model, model(data.x, data.edge_index)[data.train_mask])
+    again = checkpoint(lambda: engine().square(), use_reentrant=False).sum()
+    torch.testing.assert_close(list(torch.autograd.grad(again, list(model.parameters()))), expected, **CLOSE)

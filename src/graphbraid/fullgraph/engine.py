@@ -34,6 +34,7 @@ from graphbraid.fullgraph.reading.modes import (
     kept_buffers,
     lock_of,
     plain_tensors,
+    unseen_by_hooks,
     why_not_now,
 )
 from graphbraid.fullgraph.reading.read import Source, source_of
@@ -185,7 +186,8 @@ class ModelTracker:
 
     def _read(self, now: ModelWatch) -> ModelSnapshot:
         try:
-            program = self.source.read(self._model, self._breaks_at)
+            with unseen_by_hooks():
+                program = self.source.read(self._model, self._breaks_at)
             if program.returned is not None and self._ranks is not None:
                 raise NotLoweredError("forward", "it returns several matrices", "one result")
         except NotLoweredError as why:

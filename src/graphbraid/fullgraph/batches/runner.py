@@ -37,13 +37,19 @@ from graphbraid.fullgraph.program import (
     NotLoweredError,
     Operation,
     Program,
-    itself,
     reasons_of,
 )
 from graphbraid.fullgraph.reading.as_written import map_tensors, of_node_type
 from graphbraid.fullgraph.reading.break_trial import Breaks
 from graphbraid.fullgraph.reading.calling import ADJACENCY, DATA, EDGE_ATTR, EDGE_TYPE, EDGES, NUM_NODES, X
-from graphbraid.fullgraph.reading.modes import DispatchMode, kept_buffers, lock_of, plain_tensors, why_not_now
+from graphbraid.fullgraph.reading.modes import (
+    DispatchMode,
+    kept_buffers,
+    lock_of,
+    plain_tensors,
+    unseen_by_hooks,
+    why_not_now,
+)
 from graphbraid.fullgraph.reading.read import read_model
 from graphbraid.fullgraph.reading.relational import fused_layers, relations_of_layers
 from graphbraid.fullgraph.reading.watch import ModelWatch
@@ -287,10 +293,7 @@ class BatchRunner:
             if len({(p.dtype, p.device) for p in self.model.parameters()}) > 1:
                 raise NotLoweredError("parameters", "they are of several dtypes or on several devices")
             breaks = None if self.strict else replace(call.breaks(self.model, form.unaligned), whole=whole)
-            # torch.utils.checkpoint compares the tensors that its two calls save. Only the first one reads
-            # the model, so reading must not save any that it sees.
-            hooks = torch.autograd.graph.saved_tensors_hooks(itself, itself)
-            with hooks, torch.autocast("cpu", enabled=False):
+            with unseen_by_hooks(), torch.autocast("cpu", enabled=False):
                 made = BatchProgram(_program_of(self.model, call, breaks))
             if is_half and made.breaks:
                 raise NotLoweredError(

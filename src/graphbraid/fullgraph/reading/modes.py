@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from graphbraid.errors import ConfigError
-from graphbraid.fullgraph.program import NotLoweredError
+from graphbraid.fullgraph.program import NotLoweredError, itself
 from graphbraid.graph.scans import tracing
 from graphbraid.ops.rng import draw_seed, keep_mask
 
@@ -44,6 +44,14 @@ def plain_tensors() -> AbstractContextManager[None]:
 def _without_inference() -> Iterator[None]:
     with torch.inference_mode(False), torch.no_grad():
         yield
+
+
+def unseen_by_hooks() -> AbstractContextManager[None]:
+    """Return a context whose saved tensors are seen by no hooks outside.
+
+    ``torch.utils.checkpoint`` compares the tensors that its two calls save. Only the first one reads a model.
+    """
+    return torch.autograd.graph.saved_tensors_hooks(itself, itself)
 
 
 @contextmanager
