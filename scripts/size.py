@@ -23,14 +23,14 @@ BUDGETS = {
         "machine",
     ): 2_940,
     ("graph",): 4_725,
-    ("ops",): 11_025,
+    ("ops",): 11_035,
     ("sampling",): 6_470,
     ("features",): 4_055,
     ("datasets",): 6_565,
     ("nn",): 3_735,
     ("loader",): 3_495,
     ("collective",): 4_295,
-    ("fullgraph",): 30_130,
+    ("fullgraph",): 30_145,
     ("distributed",): 7_060,
     ("synth",): 5_745,
     ("train",): 10_180,
@@ -39,8 +39,8 @@ BUDGETS = {
     ("cli",): 4_545,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_705, 414
-TEST_LINES = 95_360
+WHOLE_LINES, WHOLE_FILES = 109_730, 414
+TEST_LINES = 95_450
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:

@@ -65,7 +65,7 @@ _COLUMNS = {"single-label": "classes", "multi-label": "labels", "regression": "t
 def graph_facts(graph: Graph | GraphSet, labels: Graph | NodeSet | EdgeSet | None = None) -> str:
     """Describe a graph, or many graphs, in one line.
 
-    ``labels`` are what is learned; if None, labels of the nodes of a graph without types.
+    ``labels`` are those to learn. If None, they are those of the nodes of a graph without types.
     """
     from graphbraid.graph import Graph
 

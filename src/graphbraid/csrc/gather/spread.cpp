@@ -149,12 +149,12 @@ static void drop_values(const Indptr& indptr, const Ids& columns, const Array1<c
   float *rows = by_row.data(), *turned = by_column.data();
   const uint32_t least = drop_threshold(p);
   nb::gil_scoped_release release;
-  for (int64_t e = 0; e < count; ++e) need(to[e] >= 0 && to[e] < count, "places must name values");
   with_ids(columns, [&](const auto* column) {
     parallel_if_worth(4 * count, kFloatsWorth, num_rows, 256, [&](int64_t begin, int64_t end) {
       for (int64_t v = begin; v < end; ++v) {
         const uint32_t key = dropout_row_key(seed, static_cast<uint64_t>(nodes ? nodes[v] : v));
         for (int64_t e = begins[v]; e < begins[v + 1]; ++e) {
+          need(to[e] >= 0 && to[e] < count, "places must name values");
           const bool is_kept = dropout_bits(key, static_cast<uint32_t>(column[e])) >= least;
           turned[to[e]] = rows[e] = is_kept ? from[e] * scale : 0.0f;
         }

@@ -14,8 +14,9 @@ namespace gb::GB_VARIANT {
 
 #include "variants/exp.inl"
 
-constexpr int64_t kEntropyRows = 512;        // of a part at most, and
-constexpr int64_t kEntropyFloats = 1 << 13;  // its numbers, so that a few hundred wide rows have parts, too
+// The most rows and numbers of a part. By rows alone, a few hundred wide rows were one part.
+constexpr int64_t kEntropyRows = 512;
+constexpr int64_t kEntropyFloats = 1 << 13;
 constexpr int kEntropyLanes = GB_LANES_F32;
 
 // Rows of a part, in whole vectors. The sum of a part does not depend on the number of threads.

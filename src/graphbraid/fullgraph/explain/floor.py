@@ -95,7 +95,7 @@ def exchanges(step: PlannedStep, tuner: PipelineTuner | None) -> list[str]:
 # ---- measured times
 
 _OUTPUTS, _THEIR_GRADIENT = -1, -2
-"""Places of what is timed beside the tasks."""
+"""Numbers, beside those of the tasks, for copying the outputs and for taking in their gradient."""
 REPEATS = 7
 """Number of timed steps, after one warm-up step."""
 

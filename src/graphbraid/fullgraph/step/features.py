@@ -90,10 +90,6 @@ class Input(ABC):
         If None, it turns the weight itself.
         """
 
-    def drop(self, mask: Mask) -> None:
-        """Apply dropout to the features as they are given; the next products are of what is left."""
-        raise NotImplementedError
-
     @abstractmethod
     def weight_grad(self, grad: Tensor, out: Tensor | None = None, *, turned: Tensor | None = None) -> Tensor:
         """Compute ``gradᵀ x``, ``(out_channels, in_channels)``, into ``out`` if given.
@@ -139,7 +135,7 @@ class SparseInput(Input):
         self._by_column = LinearMap(lambda: of_columns)
 
     def drop(self, mask: Mask) -> None:
-        """Drop stored values: the others of each row and column are zero anyway."""
+        """Apply dropout to the stored values as they were given. Later products read the result."""
         by_row, by_column = self._by_row.how, self._by_column.how
         if self._places is None:  # the values by row are the graph's own until now
             self._places = torch.empty_like(self._perm, dtype=torch.int64)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.program import WHOLE, Epilogue, Following, Linear
-from graphbraid.fullgraph.step.features import computed_once
+from graphbraid.fullgraph.step.features import SparseInput, computed_once
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan
 from graphbraid.fullgraph.step.tasks import Constant, FirstRows, Mask, MaskSeed, Rows
 from graphbraid.graph.csc import Csc
@@ -254,9 +254,13 @@ class PlannedEpilogue(PlannedOperation[Epilogue]):
         """Plan the value, in place of the input if nothing else reads that."""
         plan, op, mask = self.plan, self.op, self.plan.mask_of(self.op)
         if plan.program.is_compact(op.out):
-            form = plan.input_of(op.out)
-            assert form is not None
-            plan.do(op.out, lambda: form().drop(mask.of_forward()))
+            features = plan.features[self.source]
+
+            def drop() -> None:
+                assert isinstance(features.factor, SparseInput)
+                features.factor.drop(mask.of_forward())
+
+            plan.do(op.out, drop)
             return
         x = plan.rows(self.source)
         out = plan.result(op, overwrites=self.source if plan.may_overwrite(self.source) else None)
