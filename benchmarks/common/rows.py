@@ -48,16 +48,7 @@ def put_rows(path: Path, rows: list[Row]) -> None:
     kept = {row["row"]: row for row in read_lines(path)}
     kept |= {row["row"]: row for row in rows}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(_short(row)) + "\n" for row in kept.values()), encoding="utf-8")
-
-
-def _short(value: Any) -> Any:
-    """Six digits of each number: no clock is better, and a file of runs is half as long."""
-    if isinstance(value, float):
-        return float(f"{value:.6g}")
-    if isinstance(value, dict):
-        return {key: _short(each) for key, each in value.items()}
-    return [_short(each) for each in value] if isinstance(value, list | tuple) else value
+    path.write_text("".join(json.dumps(row) + "\n" for row in kept.values()), encoding="utf-8")
 
 
 def read_rows(name: str, folder: Path = RESULTS) -> list[Row]:

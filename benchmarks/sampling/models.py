@@ -277,7 +277,7 @@ def measure(
                 loss = F.cross_entropy(run(batch), y)
                 loss.backward()
                 if number:
-                    turns[who][number - 1].append(time.process_time() - started)
+                    turns[who][number - 1].append(round(time.process_time() - started, 7))
                 losses[who] = loss.item()
     model, run = runs[LOWERED]
     outside = list[list[float]]()
