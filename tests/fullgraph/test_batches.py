@@ -831,6 +831,25 @@ def test_evaluation_without_gradients(mode):
     assert all(p.grad is not None for p in model.parameters())
 
 
+def by_transform(read):
+    torch.func.grad(lambda one: (one * read()).sum())(torch.ones(()))
+
+
+def in_inference_mode(read):
+    with torch.inference_mode():
+        read()
+
+
+@pytest.mark.parametrize("reads", [by_transform, in_inference_mode])
+def test_a_batch_may_first_be_read_where_tensors_are_of_another_kind(reads):
+    batch, model = sampled(data_of("untidy")), MODELS["GAT"](2)
+    engine = graphbraid.compile(model, strict=True)
+    reads(lambda: model(batch.x, batch.edge_index).sum() + batch.y.sum())
+    outs = engine(batch), model(batch.x, batch.edge_index)[: batch.batch_size]
+    found, expected = (torch.autograd.grad(out.square().sum(), [*model.parameters()]) for out in outs)
+    torch.testing.assert_close(found, expected)
+
+
 def test_features_of_inference_mode_train_where_pyg_keeps_none_of_them():
     with torch.inference_mode():
         x = torch.randn(6, 5)

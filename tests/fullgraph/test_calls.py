@@ -10,6 +10,7 @@ from tests.fullgraph.matrix.models import HIDDEN, Stack
 from tests.fullgraph.test_following import CLOSE, compiled
 from torch import nn
 from torch.autograd import forward_ad
+from torch.nn.utils import prune
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.utils.checkpoint import checkpoint
 
@@ -227,6 +228,30 @@ def test_transforms_of_a_function_of_the_parameters_are_those_of_the_model(trans
         of(engine), of(lambda: model(data.x, data.edge_index)[data.train_mask]), **CLOSE
     )
     assert engine.why is None
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")
+@pytest.mark.parametrize("kind", ["whole graph", "batches"])
+@pytest.mark.parametrize(
+    "change", [nn.utils.weight_norm, lambda part: prune.l1_unstructured(part, "weight", 1)]
+)
+def test_a_weight_that_a_transform_left_behind_is_no_obstacle(change, kind):
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN, nn.Linear(HIDDEN, HIDDEN))
+    whole = kind == "whole graph"
+    engine = graphbraid.compile(model, data) if whole else graphbraid.compile(model)
+    change(model.between)
+    names, values = zip(*((name, p.detach()) for name, p in model.named_parameters()), strict=True)
+
+    def run():
+        return engine() if whole else engine(data.x, data.edge_index)[data.train_mask]
+
+    def loss(*parameters):
+        with _reparametrize_module(model, dict(zip(names, parameters, strict=True))):
+            return model(data.x, data.edge_index).square().sum()
+
+    torch.func.grad(loss)(*values)
+    torch.testing.assert_close(run(), model(data.x, data.edge_index)[data.train_mask], **CLOSE)
 
 
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own, of numbers in the trace

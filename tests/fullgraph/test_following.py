@@ -492,7 +492,30 @@ def test_parameters_of_a_graph_break_may_be_frozen_before_the_backward_pass():
     torch.testing.assert_close(*found, **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore:.*parts of the model run as they are written")
+def test_parameters_of_a_graph_break_may_be_replaced():
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN, nn.GroupNorm(2, HIDDEN))
+    engine = engine_of(model, data)
+    assert_follows(model, data, engine)
+    model.between.bias = nn.Parameter(model.between.bias.detach() + 1)
+    assert_follows(model, data, engine)  # the new one gets its gradient, too
+
+
 # ---- what it is called in
+
+
+@pytest.mark.filterwarnings("ignore:.*parts of the model run as they are written")
+def test_features_of_inference_mode_reach_a_graph_break():
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN)
+    nn.utils.parametrizations.weight_norm(model.first.lin)
+    engine = engine_of(model, data)
+    with torch.inference_mode():
+        data.x = 2 * data.x
+    with torch.no_grad():
+        torch.testing.assert_close(engine(), model(data.x, data.edge_index)[data.train_mask], **CLOSE)
+    assert engine.why is None
 
 
 def test_inference_mode_first():

@@ -192,7 +192,7 @@ class ModelTracker:
                 raise NotLoweredError("forward", "it returns several matrices", "one result")
         except NotLoweredError as why:
             return ModelSnapshot(now, None, why)
-        known = (r for r in self._snapshots if r.seen is not None and r.seen.numbers == now.numbers)
+        known = (r for r in self._snapshots if r.seen is not None and now.has_same_parameters(r.seen))
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
         if alike is not None:  # the change did not affect the program
             return ModelSnapshot(now, alike.program, None, alike.runner)

@@ -4,7 +4,8 @@ Each reads its array once, in parallel, and stops at the first wrong value. Wher
 run, its plain PyTorch twin uses temporaries of at most a million elements.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import torch
@@ -98,6 +99,23 @@ def tracing() -> bool:
         torch._C._len_torch_dispatch_stack() > 0
         and any(torch._C._get_dispatch_mode(key) is not None for key in _TRACERS)
     )
+
+
+def outside_of_transforms() -> AbstractContextManager[Any]:
+    """Leave inference mode and transforms of ``torch.func``, which make tensors that only they may read.
+
+    What is kept for later calls is made outside of them.
+    """
+    is_transformed = torch._C._functorch.peek_interpreter_stack() is not None
+    return _outside() if is_transformed or torch.is_inference_mode_enabled() else nullcontext()
+
+
+@contextmanager
+def _outside() -> Iterator[None]:
+    from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+
+    with torch.inference_mode(False), temporarily_clear_interpreter_stack():
+        yield
 
 
 def is_plain(table: Tensor) -> bool:

@@ -355,6 +355,10 @@ class ModelWatch:
         """Return whether each module is in training mode."""
         return [module.training for module in self._modules]
 
+    def has_same_parameters(self, other: ModelWatch) -> bool:
+        """Return whether another watch, of the same model, saw these very parameters, in the same form."""
+        return self.numbers == other.numbers and all(map(is_, self._parameters, other._parameters))
+
     def has_changed(self) -> bool:
         """Return whether the model has changed since this watch was made."""
         if self._numbers() != self.numbers or self._read_numbers() != self._before_numbers:
@@ -405,8 +409,12 @@ def _moves_vectors(module: nn.Module) -> bool:
 
 
 def _version(tensor: Tensor) -> tuple[int, int, bool]:
-    """Return a tensor's version, address and whether it learns: new ``data`` leave the version."""
-    return tensor._version, tensor.data_ptr() if tensor.layout is strided else 0, tensor.requires_grad
+    """Return a tensor's version, address and whether it learns: new ``data`` leave the version.
+
+    A tensor that a transform of ``torch.func`` left behind, as the old weight norm keeps one, has no address.
+    """
+    is_held = tensor.layout is strided and torch._C._has_storage(tensor)
+    return tensor._version, tensor.data_ptr() if is_held else 0, tensor.requires_grad
 
 
 def options_of(model: nn.Module) -> dict[str, str]:

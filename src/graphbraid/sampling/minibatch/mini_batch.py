@@ -11,6 +11,7 @@ from graphbraid.errors import ConfigError, needing
 from graphbraid.graph import EdgeType, SparseFeatures
 from graphbraid.graph.csc import Csc
 from graphbraid.graph.interop.convert import features_from_torch_sparse
+from graphbraid.graph.scans import outside_of_transforms
 from graphbraid.graph.types import ONLY_EDGE_TYPE, ONLY_NODE_TYPE
 from graphbraid.sampling.minibatch.pyg_forms import BY_TYPE, adj_t_of, edge_index_of, hetero_data
 from graphbraid.sampling.minibatch.tensor_holder import Change, TensorHolder, apply_nested
@@ -413,7 +414,8 @@ class MiniBatch(TensorHolder):
         if name not in self._cache:
             if self._is_typed and not (name.endswith(BY_TYPE) or name in APART):
                 raise AttributeError(name)  # it has name_dict
-            made: Any = make()
+            with outside_of_transforms():
+                made: Any = make()
             if getattr(made, "device", None) != self._device:
                 link = None if self._source is None else self._source.link
                 made = apply_nested(made, lambda one: sent(one, self._device, name, link))

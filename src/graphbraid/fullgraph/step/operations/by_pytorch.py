@@ -23,6 +23,10 @@ from graphbraid.fullgraph.step.plan import Op, PlannedOperation, StepPlan
 from graphbraid.ops.messages import as_learned
 
 
+def _apart(rows: Tensor) -> Tensor:
+    return rows.clone() if rows.is_inference() else rows.data
+
+
 class PlannedByPyTorch(PlannedOperation[Op]):
     """An operation that PyTorch runs with autograd; its graph lives until the backward tasks.
 
@@ -54,8 +58,8 @@ class PlannedByPyTorch(PlannedOperation[Op]):
 
         def run() -> None:
             # .data, since other buffers of the arena may be written before backward, which autograd would
-            # take for a change of these.
-            inputs = {number: one.tensor.data for number, one in rows.items()}
+            # take for a change of these. Features of inference mode cannot be saved for backward.
+            inputs = {number: _apart(one.tensor) for number, one in rows.items()}
             with torch.set_grad_enabled(keeps):
                 if keeps:
                     self._leaves = [inputs[number].requires_grad_() for number in self._learning]
