@@ -30,6 +30,7 @@ import graphbraid
 from graphbraid import nn as gnn
 from graphbraid.errors import ConfigError, DataError, RunsAsWrittenWarning
 from graphbraid.estimates.machine import allocation_of
+from graphbraid.fullgraph import Engine
 from graphbraid.fullgraph.batches import edges as batch_edges
 from graphbraid.fullgraph.batches import operations, segments
 from graphbraid.fullgraph.batches.edges import BatchEdges, Levels, RelationEdges
@@ -1108,6 +1109,34 @@ def test_backward_gives_memory_back_and_nothing_refers_to_itself():
         assert all(one() is None for one in rows)
     finally:
         gc.enable()
+
+
+class TurnsByValue(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg.GCNConv(CHANNELS, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(x if x.sum() > 0 else -x, edge_index)
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_a_model_that_runs_as_written_holds_no_batch():
+    engine, data = graphbraid.compile(TurnsByValue()), data_of("untidy")
+    x = data.x.clone()
+    engine(x, data.edge_index).sum().backward()
+    assert engine.why is not None
+    rows = weakref.ref(x)
+    del x
+    gc.collect()  # frames that a reading failed in
+    assert rows() is None
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+def test_a_model_that_is_not_lowered_holds_its_graph_alone():
+    engine = graphbraid.compile(TurnsByValue(), data_of("untidy"))
+    gc.collect()
+    assert not [one for one in gc.get_objects() if isinstance(one, Engine) and one.model is engine.model]
 
 
 def test_a_backward_pass_holds_less_if_the_graph_is_not_retained(monkeypatch):

@@ -224,10 +224,12 @@ def test_transforms_of_a_function_of_the_parameters_are_those_of_the_model(trans
 
         return transform(loss, values)
 
-    torch.testing.assert_close(
-        of(engine), of(lambda: model(data.x, data.edge_index)[data.train_mask]), **CLOSE
-    )
-    assert engine.why is None
+    for _ in range(2):
+        torch.testing.assert_close(
+            of(engine), of(lambda: model(data.x, data.edge_index)[data.train_mask]), **CLOSE
+        )
+        assert engine.why is None
+        data.edge_index = data.edge_index.flip(1)  # the next call inside of a transform finds it
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")

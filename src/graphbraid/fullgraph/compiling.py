@@ -357,7 +357,7 @@ def compile(  # noqa: A001 - as torch.compile; always called as graphbraid.compi
             raise ConfigError(strict_text(why)) from why
         source, place = source_of(model, whole, data, node_type), options.device.place
         _warn_once(model, [str(why)], "the whole model runs as it is written")
-        return Uncompiled(model, source, TrainingNodes(nodes, source), why, place)
+        return Uncompiled(model, source, TrainingNodes(nodes, source), why.kept(), place)
     if engine.breaks and (reasons := reasons_of(engine.breaks)):
         _warn_once(model, reasons, "parts of the model run as they are written, between lowered ones")
     return engine

@@ -41,6 +41,7 @@ from graphbraid.fullgraph.reading.read import Source, source_of
 from graphbraid.fullgraph.reading.watch import ModelWatch, options_of
 from graphbraid.fullgraph.runner import Behind, Runner
 from graphbraid.graph import Graph
+from graphbraid.graph.scans import outside_of_transforms
 from graphbraid.nn.module_traits import in_mode
 from graphbraid.ops.rng import given_seeds
 from graphbraid.signatures import typed
@@ -133,8 +134,9 @@ class ModelTracker:
     def now(self) -> ModelSnapshot:
         """Return the current snapshot: a new one if the model, the graph or the nodes have changed."""
         if self._asked.have_changed(self.source) or self.source.has_changed():
-            self.source = self.source.anew()
-            self._asked = TrainingNodes(self._asked.given, self.source)
+            with outside_of_transforms():
+                self.source = self.source.anew()
+                self._asked = TrainingNodes(self._asked.given, self.source)
             self._snapshots.clear()
             self._num_changes = 0
         why = why_not_now(self._options.device.place.type)
@@ -167,7 +169,7 @@ class ModelTracker:
             except GraphbraidError:
                 raise
             except NotLoweredError as why:
-                snapshot.program, snapshot.why = None, why
+                snapshot.program, snapshot.why = None, why.kept()
             except Exception as error:  # lowering must never make a model fail that runs as written
                 snapshot.program, snapshot.why = None, NotLoweredError.of_failure(self._model, error)
         return snapshot.runner
@@ -191,7 +193,7 @@ class ModelTracker:
             if program.returned is not None and self._ranks is not None:
                 raise NotLoweredError("forward", "it returns several matrices", "one result")
         except NotLoweredError as why:
-            return ModelSnapshot(now, None, why)
+            return ModelSnapshot(now, None, why.kept())
         known = (r for r in self._snapshots if r.seen is not None and now.has_same_parameters(r.seen))
         alike = next((r for r in known if r.program is not None and same_program(r.program, program)), None)
         if alike is not None:  # the change did not affect the program

@@ -158,7 +158,7 @@ class BatchRunner:
         Raises:
             ConfigError: ``strict`` is set.
         """
-        self.last = why
+        self.last = why.kept()
         if self.strict:
             raise ConfigError(f"strict=True, and {self._text_of(why)}")
         if self.warns:
@@ -309,7 +309,7 @@ class BatchRunner:
                 check_device(op, next(iter(call.x.values())))
             return made
         except NotLoweredError as why:
-            return why
+            return why.kept()
         except GraphbraidError:
             raise
         except Exception as error:  # reading must never make a model fail that runs as written

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from torch import Tensor, nn
 
@@ -67,6 +67,11 @@ class NotLoweredError(Exception):
         lines = str(error).strip().splitlines()
         what = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
         return cls(type(model).__name__, f"lowering it failed ({what})", "a report of this message")
+
+    def kept(self) -> Self:
+        """Return the error without the frames that raised it, which hold the tensors of a call."""
+        self.__cause__ = self.__context__ = None
+        return self.with_traceback(None)
 
     def explained(self) -> str:
         """Return the text of the error, as ``explain()`` prints it."""
