@@ -25,6 +25,8 @@ from tests.fullgraph.typed_cases import (
 from tests.modules import module_of
 from tests.suites import every, examples
 from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.utils.stateless import _reparametrize_module
 
 import graphbraid
 from graphbraid import native
@@ -220,6 +222,21 @@ def test_attention_over_relations_with_frozen_parts_equals_pyg(frozen):
     assert "attention over relations" in engine.explain()
     assert_alike(model, graph, engine, TRAIN, steps=2, plain=Twin(model, graph))
     assert estimated_bytes(model, graph, node_type="a") > 0
+
+
+def test_attention_over_relations_has_the_derivatives_that_pyg_has():
+    graph = untidy(only_sources=False)
+    model, data = ready(TRANSFORMED["HGTConv"], graph), graph.to_pyg()
+    engine = graphbraid.compile(model, data, nodes=TRAIN, node_type="a")
+    layer, weight, found = model.second.kqv_lin.lins["a"], model.second.kqv_lin.lins["a"].weight, []
+    for run in (engine, lambda: model(data.x_dict, data.edge_index_dict)["a"][TRAIN]):
+        first = torch.autograd.grad(run().square().sum(), weight, create_graph=True)[0]
+        found.append([first, *torch.autograd.grad(first.square().sum(), weight)])
+        with forward_ad.dual_level(), torch.no_grad():
+            dual = forward_ad.make_dual(weight.detach(), torch.ones_like(weight))
+            with _reparametrize_module(layer, {"weight": dual}):
+                found[-1].append(forward_ad.unpack_dual(run()).tangent)
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
 
 
 def test_a_layer_within_a_type_is_refused_between_two():

@@ -184,7 +184,9 @@ class ModelTracker:
         """Return a runner of the model as it is written; ConfigError if features are streamed."""
         if self._options.features is not None:
             raise ConfigError(needs_lowering(self.now().why))
-        return self.source.as_written(self._model, self._options.device.place)
+        written = self.source.as_written(self._model, self._options.device.place)
+        written.differentiates_twice = self.differentiates_twice
+        return written
 
     def _read(self, now: ModelWatch) -> ModelSnapshot:
         try:
@@ -342,8 +344,8 @@ class Engine(CompiledModule):
                 "PyTorch Geometric's layers, which have them and are lowered, too."
             )
         with self._lock, kept_buffers(self.model), given_seeds(seeds), CountedMasks():
-            rows = self._rows_as_written()
             self._tracker.differentiates_twice = True
+            rows = self._rows_as_written()
             return rows if returned is None else returned.joined(rows)
 
     def predict(self) -> Tensor:

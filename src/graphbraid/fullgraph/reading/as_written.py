@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -136,6 +137,8 @@ class AsWritten:
     ) -> None:
         self._model, self._calling, self._values, self._data = model, calling, values, data
         self._node_type = node_type
+        self.differentiates_twice = False
+        """Whether gradients may be differentiated again, which :func:`.fused_layers` does not allow."""
 
     def __call__(self) -> Any:
         """Call the model and return its output; of a dict by node type, the output of the wanted one.
@@ -145,7 +148,7 @@ class AsWritten:
         """
         self._values.forget()
         node_type = self._node_type
-        with fused_layers(self._model):
+        with nullcontext() if self.differentiates_twice else fused_layers(self._model):
             out = self._calling.run(self._model, CallValues(self.value))
         return out if node_type is None else of_node_type(out, node_type)
 

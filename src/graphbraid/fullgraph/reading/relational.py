@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from graphbraid.errors import did_you_mean
 from graphbraid.fullgraph import program as ir
@@ -360,7 +361,9 @@ def run_hgt(layer: Any, x_dict: Any, edge_index_dict: Any) -> Any:
 
 def _takes(layer: Any, x_dict: Any, edge_index_dict: Any) -> bool:
     """Return whether a call meets the conditions of :data:`NEEDED`."""
-    if torch.is_autocast_enabled("cpu") or not isinstance(x_dict, Mapping | dict) or not edge_index_dict:
+    if torch.is_autocast_enabled("cpu") or forward_ad._current_level >= 0:
+        return False
+    if not isinstance(x_dict, Mapping | dict) or not edge_index_dict:
         return False
     dtypes = {x.dtype if _is_cpu_matrix(x) else None for x in x_dict.values()}
     ends = {end for edge_type in edge_index_dict for end in (edge_type[0], edge_type[-1])}
