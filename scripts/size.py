@@ -22,7 +22,7 @@ BUDGETS = {
         "figures.py",
         "machine",
     ): 2_940,
-    ("graph",): 4_725,
+    ("graph",): 4_745,
     ("ops",): 11_035,
     ("sampling",): 6_470,
     ("features",): 4_055,
@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_735,
     ("loader",): 3_495,
     ("collective",): 4_295,
-    ("fullgraph",): 30_145,
+    ("fullgraph",): 30_175,
     ("distributed",): 7_060,
     ("synth",): 5_745,
     ("train",): 10_180,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_545,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_730, 414
+WHOLE_LINES, WHOLE_FILES = 109_777, 414
 TEST_LINES = 95_450
 
 
