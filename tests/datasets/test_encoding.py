@@ -63,6 +63,8 @@ def test_every_kind_is_inferred(kind):
         ("children", [0, 1, 1, 0, 7], "number"),  # few rows say nothing
         ("day", ["2026-01-05", "2026-01-06T10:00:00"] * 20, "time"),
         ("day", ["2026-01-05", "2026-13-77"] * 20, "category"),
+        ("day", ["2026-01-05T10:00:00Z", "2026-01-05 10:00:00.25+01:00"] * 20, "time"),
+        ("day", ["2026-01-05T10:00:00Z", "2026-01-05T10:00:00"] * 20, "category"),  # of no one zone
         ("tags", [["a", "b"], ["c"], []] * 20, "categories"),
         ("vector", [[1.0, 2.0], [3.0]] * 20, "ignore"),
         ("empty", [None] * 20, "constant"),
@@ -190,6 +192,14 @@ def test_times_have_an_age_and_calendar_parts():
     assert [names[at] for at in np.flatnonzero(made[0, 20:39]) + 20] == ["c weekday 3", "c month 12"]
     texts, _ = encoding(column(["2026-01-05", "2026-03-01", "2025-12-31"]), "time", reference=reference * 1.0)
     np.testing.assert_array_equal(texts, encoding(times, "time", reference=reference * 1.0)[0])
+    written = ["2026-01-05T06:00:00.000000001Z", None, "2026-01-05 13:00:00+01:00"]
+    plain = [
+        None if one is None else one + "Z" for one in ("2026-01-05T06:00:00", None, "2026-01-05T12:00:00")
+    ]
+    in_utc = pa.array(plain).cast(pa.timestamp("s", "UTC"))
+    np.testing.assert_array_equal(
+        encoding(column(written), "time")[0], encoding(pa.chunked_array([in_utc]), "time")[0]
+    )
 
 
 def test_encoders_survive_json():

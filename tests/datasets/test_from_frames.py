@@ -336,6 +336,17 @@ def test_wrong_roles_are_refused():
             from_frames(nodes, edges, roles={roles: {"colour": "x"}})
     with pytest.raises(ConfigError, match="a table is a path"):
         from_frames({"user": 3}, {("user", "to", "user"): 4})
+    for wrong, text in (
+        ([1, "x"], "column 'a' cannot be read: "),
+        ([2**70, 1], "column 'a' cannot be read: "),
+    ):
+        with pytest.raises(DataError, match=text):
+            from_frames(
+                {"user": pd.DataFrame({"id": [1, 2], "a": wrong})}, {("user", "to", "user"): edges[BUYS]}
+            )
+    with pytest.raises(DataError, match="cannot be read: Duplicate column names"):
+        twice = pd.DataFrame([[1, 2]], columns=["id", "id"])
+        from_frames({"user": twice}, {("user", "to", "user"): edges[BUYS]})
     with pytest.raises(ConfigError, match="unless nodes have keys"):
         from_frames({"user": nodes["user"]}, {}, roles={"user": {"id": "name"}})
 

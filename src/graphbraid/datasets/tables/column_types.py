@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -174,15 +174,24 @@ def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
 
 
 def _are_times(present: Any) -> bool:
-    """Return whether all texts are dates as in ISO 8601."""
-    arrow = require_pyarrow()
+    """Return whether all texts are dates as in ISO 8601, all with an offset from UTC or all without one."""
     if not re.match(r"\d{4}-\d\d-\d\d", str(present[0])):
         return False
     try:
-        present.cast(arrow.timestamp("s"))
-    except arrow.ArrowInvalid:
+        _as_times(present)
+    except require_pyarrow().ArrowInvalid:
         return False
     return True
+
+
+def _as_times(texts: Any) -> Any:
+    """Return texts as timestamps, in the largest unit that they fit; ArrowInvalid if they are none."""
+    arrow, present = require_pyarrow(), texts.drop_null()
+    zone = "UTC" if len(present) and re.search(r":.*[Z+-]", str(present[0])) else None
+    for unit in ("s", "us"):
+        with suppress(arrow.ArrowInvalid):
+            return texts.cast(arrow.timestamp(unit, tz=zone))
+    return texts.cast(arrow.timestamp("ns", tz=zone))
 
 
 def decide(
@@ -283,8 +292,8 @@ def times_of(column: str, values: Any) -> EncodedRows:
         if (bad := np.flatnonzero(np.abs(seconds) > 2**53)).size:
             raise DataError(f"column {column!r} is {seconds[bad[0]]} in row {bad[0]}, no time in seconds")
         return seconds
-    texts = texts_of(values) if stored_as(values.type) == "text" else values
-    found = texts.cast(arrow.timestamp("s", tz=getattr(values.type, "tz", None)), safe=False)
+    found = _as_times(texts_of(values)) if stored_as(values.type) == "text" else values
+    found = found.cast(arrow.timestamp("s", tz=getattr(found.type, "tz", None)), safe=False)
     return as_numpy(found.cast(arrow.int64()).cast(arrow.float64()))
 
 

@@ -66,7 +66,7 @@ class TableFile:
         elif isinstance(source, arrow.Table):
             self._table, self.name = source, "the table"
         elif hasattr(source, "columns") and hasattr(source, "iloc"):
-            self._table, self.name = arrow.Table.from_pandas(source, preserve_index=False), "the data frame"
+            self._table, self.name = _of_pandas(source), "the data frame"
         elif hasattr(source, "__arrow_c_stream__"):  # polars, DuckDB and others
             self._table, self.name = arrow.table(source), "the data frame"
         else:
@@ -373,6 +373,21 @@ class TableFile:
     def _column_of(self, match: re.Match[str]) -> str:
         at = int(match.group(1))
         return f"column {self.columns[at]!r}: " if at < len(self.columns) else f"column {at}: "
+
+
+def _of_pandas(frame: Any) -> Any:
+    """Return a data frame of pandas as a pyarrow.Table; DataError names a column that Arrow cannot hold."""
+    table = require_pyarrow().Table
+    refused = (ValueError, TypeError, OverflowError, NotImplementedError)
+    try:
+        return table.from_pandas(frame, preserve_index=False)
+    except refused as error:
+        for name in frame.columns if frame.columns.is_unique else ():
+            try:
+                table.from_pandas(frame[[name]], preserve_index=False)
+            except refused as one:
+                raise DataError(f"the data frame: column {name!r} cannot be read: {one.args[0]}") from one
+        raise DataError(f"the data frame cannot be read: {error}") from error
 
 
 def holds_numbers(kind: Any) -> bool:
