@@ -158,6 +158,7 @@ def test_optimizer_by_function_and_instance():
     [
         ("adamz", "optimizer must be one of .*adamw"),
         ("lbfgs", "optimizer must be one of"),
+        ("muon", "optimizer='muon' does not take the model's parameters: Muon only supports 2D"),
         (lambda params: None, "must return a torch.optim.Optimizer; got NoneType"),
         (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), "none of the model's parameters"),
     ],

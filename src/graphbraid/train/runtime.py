@@ -385,7 +385,10 @@ def _named_optimizer(name: str, params: list[nn.Parameter], config: TrainConfig)
         raise ConfigError(f"optimizer={name!r} has no weight_decay; got weight_decay={config.weight_decay}.")
     if "fused" in takes and _can_fuse(name.lower(), params):
         options["fused"] = True
-    return _without_compiler(kind)(params, **{key: value for key, value in options.items() if key in takes})
+    try:
+        return _without_compiler(kind)(params, **{key: options[key] for key in options if key in takes})
+    except ValueError as error:  # such as Muon's, which takes matrices alone
+        raise ConfigError(f"optimizer={name!r} does not take the model's parameters: {error}") from error
 
 
 def _without_compiler(kind: type[Optimizer]) -> type[Optimizer]:
