@@ -184,7 +184,7 @@ def test_sigterm_saves_and_ends_all_ranks(data):
     process.send_signal(signal.SIGTERM)
     _, stderr = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, stderr
-    assert "go on with: graphbraid train --resume" in stderr
+    assert "go on with: graphbraid train --resume --ranks 2 --out " in stderr
     assert (out / "checkpoints" / "last.pt").exists()
     assert are_gone(started.values())
 

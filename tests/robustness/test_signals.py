@@ -65,7 +65,7 @@ def steps_of(run: Path) -> list[int]:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda number: number.name)
 def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(number, data, tmp_path, start):
-    run = tmp_path / "run"
+    run = tmp_path / "a run"
     options = ("--fanouts", "5,5", "--hidden", 8, "--batch-size", 8, "--workers", 2, "--threads", 1)
     process = start("train", "--data", data, "--out", run, "--epochs", 50, *options)
     steps, deadline = run / "steps.jsonl", time.monotonic() + PATIENCE
@@ -79,7 +79,7 @@ def test_signal_in_the_middle_of_an_epoch_leaves_a_whole_run_that_goes_on(number
     out, err = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, err
     assert "Traceback" not in out + err
-    assert f"go on with: graphbraid train --resume --out {run}" in err
+    assert f"go on with: graphbraid train --resume --out '{run}'" in err
     if Path("/proc").is_dir():
         assert processes_in(tmp_path) == []
     done = steps_of(run)

@@ -62,6 +62,11 @@ def must_start(ranks: int | None, comm: str | None = None) -> bool:
     return ranks > 1
 
 
+def resumed_ranks() -> list[str]:
+    """Return the option that starts as many ranks as ``--ranks`` started here: with others, bits differ."""
+    return ["--ranks", os.environ[_STARTED]] if _STARTED in os.environ else []
+
+
 def start(ranks: int, arguments: Sequence[str]) -> int:
     """Run ``graphbraid ARGUMENTS`` as ``ranks`` processes; return the exit code of the first that failed."""
     with contextlib.ExitStack() as stack:

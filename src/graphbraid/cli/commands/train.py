@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast, get_args
@@ -26,7 +27,7 @@ from graphbraid.cli.common import (
     say,
     table,
 )
-from graphbraid.cli.ranks import must_start, start, world_size
+from graphbraid.cli.ranks import must_start, resumed_ranks, start, world_size
 from graphbraid.cli.run.settings import GivenOptions, ResolvedRun, with_flags
 from graphbraid.errors import ConfigError
 from graphbraid.files.progress import listening
@@ -142,7 +143,8 @@ def _train_in(run_dir: Path | None, run: ResolvedRun, *, quiet: bool, json_outpu
         console.print()
         say(console, "files: {}", ", ".join(files))
     if result.status == "interrupted":
-        say(console, "go on with: graphbraid train --resume --out {}", run_dir)
+        again = ["graphbraid", "train", "--resume", *resumed_ranks(), "--out", str(run_dir)]
+        say(console, "go on with: {}", shlex.join(again))
         raise typer.Exit(INTERRUPTED)
 
 
