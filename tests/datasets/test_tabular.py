@@ -10,7 +10,7 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from graphbraid.datasets import CsvOptions, NodeIds, from_tables, open_names, save_store
+from graphbraid.datasets import CsvOptions, NodeIds, from_frames, from_tables, open_names, save_store
 from graphbraid.errors import ConfigError, DataError
 
 EDGES = "source,destination,weight\nann,bob,1.5\nbob,cid,2\nann,cid,0.5\nann,ann,1\n"
@@ -166,6 +166,18 @@ def test_ids_that_another_program_wrote_as_floats_are_the_whole_numbers(tmp_path
     far = pa.table({"source": [1.0, 2.0**53], "destination": [1, 2]})
     with pytest.raises(DataError, match=r"the table, row 1: column 'source' is 9007199254740992"):
         from_tables(far)
+
+
+def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
+    frame = pd.DataFrame({"id": [3, 1, 2], "a": [0.5, 1.5, 2.5]}, index=[7, 8, 5])
+    frame.to_csv(tmp_path / "n.csv")
+    frame.to_parquet(tmp_path / "n.parquet")
+    for name, column in (("n.csv", ""), ("n.parquet", "__index_level_0__")):
+        made = from_tables(ONE_EDGE, tmp_path / name)
+        assert (made.graph.x.tolist(), made.unused_columns) == ([[0.5], [1.5], [2.5]], (column,))
+        typed = from_frames({"u": tmp_path / name}, {("u", "to", "u"): ONE_EDGE})
+        assert {one.column: one.kind for one in typed.columns["u"]} == {column: "ignore", "a": "number"}
+        assert from_tables(ONE_EDGE, tmp_path / name, features=[column]).graph.x.tolist() == [[7], [8], [5]]
 
 
 def test_lists_of_numbers_and_decimals_are_features(tmp_path):

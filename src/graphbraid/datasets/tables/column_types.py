@@ -13,7 +13,7 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict
 
 from graphbraid.arguments import check_type
-from graphbraid.datasets.tables.file import require_pyarrow
+from graphbraid.datasets.tables.file import is_index, require_pyarrow
 from graphbraid.errors import ConfigError, DataError, did_you_mean
 
 EncodedRows = npt.NDArray[Any]
@@ -113,8 +113,9 @@ def infer(name: str, values: Any) -> tuple[str, str]:
         return "constant", "all fields are empty"
     if family == "list":
         return _infer_list(values)
-    if family == "other":
-        return "ignore", f"{values.type} has no encoder"
+    if family == "other" or is_index(name):
+        why = f"{values.type} has no encoder" if family == "other" else "an index that pandas wrote"
+        return "ignore", why
     distinct = int(require_pyarrow().compute.count_distinct(present).as_py())
     if distinct == 1:
         return "constant", "no different values"

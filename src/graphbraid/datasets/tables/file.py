@@ -375,6 +375,11 @@ class TableFile:
         return f"column {self.columns[at]!r}: " if at < len(self.columns) else f"column {at}: "
 
 
+def is_index(column: str) -> bool:
+    """Return whether a column is the index without a name that pandas writes with a data frame."""
+    return re.fullmatch(r"|Unnamed: 0|__index_level_\d+__", column) is not None
+
+
 def _of_pandas(frame: Any) -> Any:
     """Return a data frame of pandas as a pyarrow.Table; DataError names a column that Arrow cannot hold."""
     table = require_pyarrow().Table

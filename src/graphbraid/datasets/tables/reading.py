@@ -34,7 +34,7 @@ from graphbraid.datasets.tables.columns import (
     without_empty,
 )
 from graphbraid.datasets.tables.description import EdgeTableEntry
-from graphbraid.datasets.tables.file import CsvOptions, TableFile, holds_numbers, require_pyarrow
+from graphbraid.datasets.tables.file import CsvOptions, TableFile, holds_numbers, is_index, require_pyarrow
 from graphbraid.errors import ConfigError, DataError
 from graphbraid.graph import Columns, Graph, Schema
 from graphbraid.graph.checks import named
@@ -53,7 +53,7 @@ class NodeColumns:
     labels: tuple[str, ...]
     split: str | None
     unused: tuple[str, ...]
-    """Columns that are ignored because they hold no numbers."""
+    """Columns that are ignored because they hold no numbers, or those of rows."""
     matrix: bool
     """Whether the labels were given as a list of columns, which makes a matrix even of one column."""
     time: str | None = None
@@ -83,7 +83,7 @@ class NodeColumns:
         unused: tuple[str, ...] = ()
         if features is None:
             others = [c for c in file.columns if c not in taken]
-            features = [c for c in others if holds_numbers(file.types[c])]
+            features = [c for c in others if holds_numbers(file.types[c]) and not is_index(c)]
             unused = tuple(c for c in others if c not in features)
         features = file.expanded(features)
         for column in features:
@@ -369,7 +369,7 @@ class TableGraph:
     class_names: tuple[str, ...] | None
     """Name of each class, if the label column held strings, or of each column of a label matrix."""
     unused_columns: tuple[str, ...] = ()
-    """Columns of the node table that were ignored: they have no role and hold no numbers."""
+    """Columns of the node table without a role, ignored because they hold no numbers, or those of rows."""
 
 
 @typed
