@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from tests.beside_pyg import pyg
 from tests.extras import in_threads
 from tests.fullgraph.matrix.case import BASES, GCN, layer
@@ -12,7 +13,9 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
 from torch.nn.utils.stateless import _reparametrize_module
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import graphbraid
 from graphbraid.errors import ConfigError
@@ -230,6 +233,36 @@ def test_transforms_of_a_function_of_the_parameters_are_those_of_the_model(trans
         )
         assert engine.why is None
         data.edge_index = data.edge_index.flip(1)  # the next call inside of a transform finds it
+
+
+class Doubles(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        return 2 * out if func is F.linear else out
+
+
+@pytest.mark.filterwarnings("ignore:.*runs as it is written")
+@pytest.mark.parametrize(
+    "mode", [Doubles, lambda: FlopCounterMode(display=False), lambda: torch.device("meta")]
+)
+def test_modes_see_the_operations_of_the_model(mode):
+    model, data, engine = compiled(lambda: Stack(GCN, nn.Tanh()))
+    by_batch = graphbraid.compile(model)
+    by_batch(data.x, data.edge_index)
+    assert by_batch.why is None
+    nodes, counts = data.train_mask.nonzero().view(-1), []
+    for run in (engine, lambda: by_batch(data.x, data.edge_index)[nodes]):
+        with mode() as seen:
+            out = run()
+        counts.append(seen.get_total_flops() if isinstance(seen, FlopCounterMode) else 0)
+        with mode() as seen:
+            torch.testing.assert_close(out, model(data.x, data.edge_index)[nodes], **CLOSE)
+        counts.append(seen.get_total_flops() if isinstance(seen, FlopCounterMode) else 0)
+    assert len({*counts}) == 1
+    with torch.device("cpu"):
+        assert engine.why is None
+        by_batch(data.x, data.edge_index)
+        assert by_batch.why is None
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")

@@ -15,8 +15,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._C._functorch import peek_interpreter_stack
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from graphbraid.errors import ConfigError
 from graphbraid.fullgraph.program import NotLoweredError, itself
@@ -79,7 +80,22 @@ def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None
     if in_transform or tracing() or torch._C._get_tracing_state() is not None:  # the last: by torch.jit.trace
         what = "torch.func, forward-mode differentiation and traces need PyTorch's own operations"
         return NotLoweredError("transform", what, "a call outside of them")
+    if (mode := _mode_now(device)) is not None:
+        return NotLoweredError("mode", f"{mode} sees PyTorch's own operations alone", "a call outside of it")
     return None
+
+
+def _mode_now(device: str) -> str | None:
+    """Return the class of a mode that may change what functions do; None if there is none.
+
+    A default device is one, unless it is of the type ``device``.
+    """
+    if torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack() == 0:
+        return None
+    functions: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [*functions, *_get_current_dispatch_mode_stack()]
+    own = (one for one in modes if not (type(one) is DeviceContext and one.device.type == device))
+    return next((type(one).__name__ for one in own), None)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
