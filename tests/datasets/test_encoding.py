@@ -174,6 +174,12 @@ def test_a_text_among_numbers_is_told_before_they_are_lost(other, kind):
     assert "are numbers" not in infer("c", column(other))[1]
 
 
+@pytest.mark.parametrize("values", [["1,5", "2,25"], ["1,234", "12"], ["$5", "$6"], ["5 %", "6%"]])
+def test_numbers_that_are_written_otherwise_are_told(values):
+    assert "numbers are read if they are written as 1234.5" in infer("c", column(values * 20))[1]
+    assert "written" not in infer("c", column(["1,5", "none"] * 20))[1]
+
+
 def test_times_have_an_age_and_calendar_parts():
     times = column(np.array(["2026-01-05", "2026-03-01", "2025-12-31"], "datetime64[s]"))
     reference = np.array(["2026-01-06", "2026-03-08", "2026-01-01"], "datetime64[s]").astype(np.int64)

@@ -251,5 +251,16 @@ def test_mistakes_of_the_description_are_refused_with_the_line(folder, case):
 
 def test_an_empty_description_is_said(tmp_path):
     (tmp_path / "empty.yaml").write_text("")
-    with pytest.raises(ConfigError, match=r"empty\.yaml: Input should be a valid dictionary"):
+    with pytest.raises(ConfigError, match=r"empty\.yaml: a description of tables is needed, with `nodes:`"):
         from_typed_tables(tmp_path / "empty.yaml")
+
+
+def test_a_column_that_is_not_utf_8_is_refused_and_not_left_out(folder):
+    change(folder, "typed.yaml", "    file: authors.csv\n", "    file: authors.csv\n    columns: {h: raw}\n")
+    (folder / "authors.csv").write_text(AUTHORS.replace("Bob", "Zo\xeb"), encoding="latin-1")
+    with pytest.raises(
+        DataError, match=r"authors\.csv is not UTF-8 text in column 'name'; write it in UTF-8"
+    ):
+        from_typed_tables(folder / "typed.yaml")
+    change(folder, "typed.yaml", "{h: raw}", "{h: raw, name: ignore}")
+    assert from_typed_tables(folder / "typed.yaml").graph.nodes_of("author").x.shape == (3, 1)

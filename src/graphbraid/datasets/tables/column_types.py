@@ -48,6 +48,7 @@ MOST_ENTRIES = {"one-hot": 50, "learned": 100_000, "multi-hot": 50, "words": 100
 """Most entries that an encoder keeps, unless ``size`` says otherwise."""
 _MOST_CODES = 20  # integers with at most this many values, each often, are categories
 _NUMBER = r"^[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?$"
+_OTHER_NUMBER = r"^[+-]?[$€£]?\s*\d[\d., ']*[%$€£]?$"  # 1,5 or 1,234 or $5 or 5 %
 _DAY_FIRST = r"^\d{1,2}[./-]\d{1,2}[./-]\d{4}"
 _OFTEN = 5  # rows of a value that is no accident
 
@@ -158,6 +159,8 @@ def _infer_text(name: str, present: Any, distinct: int) -> tuple[str, str]:
             return "categories", f"{parts:.1f} parts between | or ; in a row"
     share = float(compute.mean(compute.match_substring_regex(present, _NUMBER)).as_py())
     hint = f"; {int(100 * share)} % are numbers: empty the others to have numbers" if 0.5 < share < 1 else ""
+    if share < 1 and compute.all(compute.match_substring_regex(present, _OTHER_NUMBER)).as_py():
+        hint = "; numbers are read if they are written as 1234.5"
     if compute.all(compute.match_substring_regex(present, _DAY_FIRST)).as_py():
         hint = "; dates are times if they are written as 2026-01-31"
     if distinct == count and words >= 3:

@@ -148,6 +148,8 @@ class Description:
 def read_description(path: str | os.PathLike[str]) -> Description:
     """Read a description; ConfigError names the line that is missing, unknown or of another kind."""
     tree = read_tree(Path(path))
+    if not isinstance(tree.value, dict):
+        raise ConfigError(f"{tree.path}: a description of tables is needed, with `nodes:` and `edges:`")
     try:
         contents = TypeAdapter(_DescriptionFile).validate_python(tree.value)
     except ValidationError as error:

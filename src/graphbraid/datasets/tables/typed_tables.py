@@ -190,6 +190,12 @@ def _raw_table(file: TableFile, entry: NodeTableEntry) -> Any:
         for name, one in choices.items()
         if one.type in ("number", "category", "categories", "text", "id") and name in file.types
     }
+    for name in file.columns if file.is_text else ():
+        if arrow.types.is_binary(file.types[name]) and name not in entry.columns:
+            raise DataError(
+                f"{file.name} is not UTF-8 text in column {name!r}; write it in UTF-8, or leave the column "
+                f"out (columns: {{{name}: ignore}})"
+            )
     table = _plain(file.whole(types))
     for name, one in choices.items():
         if one.encoder == "sentences" and stored_as(table.column(name).type) != "list":
