@@ -176,13 +176,14 @@ def test_whole_numbers_are_classes_with_a_warning_or_numbers_if_asked(caplog):
     graph = graph_of(nodes, edges)
     classes = datasets.prepare(graph, target="user.visits", split="0.6,0.2").nodes_of("user")
     assert classes.task == "single-label"
-    [said] = caplog.records
+    below, said = caplog.records
+    assert "26 labels in column 'visits' are below 0, which stands for no label" in below.getMessage()
     assert "user.visits holds whole numbers" in said.getMessage()
     assert "--target user.visits:number learns numbers" in said.getMessage()
     numbers = datasets.prepare(graph, target="user.visits:number", split="0.6,0.2").nodes_of("user")
     assert numbers.task == "regression"
     assert numbers.y.flatten().tolist() == nodes["user"]["visits"].tolist()
-    assert len(caplog.records) == 1
+    assert len(caplog.records) == 2
     with pytest.raises(DataError, match=r"no column 'user\.visit'"):
         datasets.prepare(graph, target="user.visit:number")
 

@@ -319,8 +319,14 @@ def classes_of(values: Any, column: str) -> tuple[NumberArray, tuple[str, ...] |
         try:
             return _named_classes(values.cast(arrow.string()))
         except arrow.ArrowException as error:
-            raise DataError(f"{kind} cannot be a label: {error}") from error
-    return np.maximum(values.cast(arrow.int64()).fill_null(-1).to_numpy(), -1), None
+            raise DataError(f"column {column!r} of {kind} cannot be a label: {error}") from error
+    classes = values.cast(arrow.int64()).fill_null(-1).to_numpy()
+    if count := np.count_nonzero(classes < 0) - values.null_count:
+        _log.warning(
+            "%d labels in column %r are below 0, which stands for no label; if they are classes, write texts",
+            *(count, column),
+        )
+    return np.maximum(classes, -1), None
 
 
 def targets_of(values: Any, column: str) -> tuple[NumberArray, None]:
