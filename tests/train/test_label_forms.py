@@ -282,14 +282,30 @@ def test_the_metrics_that_the_warning_names_can_be_monitored():
     assert result.monitor == "average_precision"
 
 
-def test_a_split_for_training_alone_has_its_baseline_and_other_tasks_have_none():
+@pytest.mark.parametrize(("scale", "mean", "warns"), [(1.0, 0.0, False), (1.0, 40.0, True), (1e4, 0.0, True)])
+def test_targets_far_from_0_are_warned_of_and_errors_of_their_mean_are_shown(scale, mean, warns, caplog):
+    graph = rare_graph(5)
+    y = torch.randn(graph.num_nodes, 2, generator=torch.Generator().manual_seed(0)) * scale + mean
+    y[::3, 0] = float("nan")
+    trainer = Trainer(new_model(graph), graph.replace(y=y), **OPTIONS)
+    trainer.fit()
+    error = y[graph.splits["val"]].double() - y[graph.splits["train"]].double().nanmean(0)
+    error = error[~error.isnan()]
+    assert trainer.baseline == (
+        f"always predicting the mean of the training targets has an mae of {error.abs().mean():.4f} and an "
+        f"rmse of {error.square().mean().sqrt():.4f}"
+    )
+    assert ("scale the targets to mean 0 and deviation 1" in caplog.text) == warns
+
+
+def test_a_split_for_training_alone_has_its_baseline_and_several_labels_have_none():
     graph = rare_graph(5)
     alone = graph.replace(splits={"train": graph.splits["train"]})
     trainer = Trainer(new_model(alone), alone, **OPTIONS)
     trainer.fit()
     assert "class 0" in trainer.baseline
-    targets = graph.replace(y=torch.randn(graph.num_nodes, 2))
-    trainer = Trainer(new_model(graph), targets, **OPTIONS)
+    several = graph.replace(y=torch.eye(2)[graph.y])
+    trainer = Trainer(new_model(graph), several, **OPTIONS)
     trainer.fit()
     assert trainer.baseline == ""
 

@@ -177,9 +177,9 @@ class Trainer:
 
     It is empty, too, with ``compiled=False``."""
     baseline: str
-    """Accuracy of always predicting the largest class, in words; empty before :meth:`fit`.
+    """Accuracy of the largest class alone, or errors of the mean target, in words; empty before :meth:`fit`.
 
-    It is of the validation split, or of the training split without one; empty for labels without classes."""
+    It is of the validation split, or of the training split without one; empty for several labels."""
     placement: str
     """Memories that a sampling device reads, after the last epoch; empty without such a device."""
     traffic: str

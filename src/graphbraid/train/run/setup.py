@@ -47,6 +47,8 @@ _TRIED_LABELS = 8
 """Number of labels on which a caller's own loss and metrics are tried."""
 _COMMON = 0.9
 """Share of the largest class from which accuracy says little."""
+_FAR = 10.0
+"""Mean or standard deviation of targets from which an untrained model needs very many steps to come near."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -89,6 +91,8 @@ def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> Run
         check_threshold(trainer.task, labels.y[split_nodes(labels, split)].reshape(-1).long(), split)
     if val_nodes is not None:
         check_monitor(trainer.monitored[0], labels, val_nodes)
+    if trainer.task.name == "regression":
+        _note_mean(trainer, labels.y, train_nodes, train_nodes if val_nodes is None else val_nodes)
     _note_baseline(trainer, train_nodes if val_nodes is None else val_nodes, warns=val_nodes is not None)
     runtime.seed_everything(config.seed)  # lazy modules draw their weights here
     if config.mode == "full":
@@ -122,6 +126,27 @@ def set_up(trainer: Trainer, former: Path | None, ranks: RunRanks | None) -> Run
             config, optimizer, total_steps=steps * config.epochs, maximize=maximize
         ),
     )
+
+
+def _note_mean(trainer: Trainer, y: Tensor, train_nodes: Tensor, nodes: Tensor) -> None:
+    """Set the errors, at ``nodes``, of always predicting the mean of the training targets ``y``.
+
+    Warn if the targets are far from 0, where the outputs of a new model are.
+    """
+    known, seen = (y[ids].reshape(len(ids), -1).double() for ids in (train_nodes, nodes))
+    mean = known.nanmean(0)
+    spread = (known - mean).square().nanmean().sqrt()
+    error = seen - mean
+    trainer.baseline = (
+        f"always predicting the mean of the training targets has an mae of {error.abs().nanmean():.4f} and "
+        f"an rmse of {error.square().nanmean().sqrt():.4f}"
+    )
+    if max(mean.nan_to_num().abs().max(), spread) > _FAR:
+        _log.warning(
+            "the training targets have a mean of %.4g and a standard deviation of %.4g, and a new model's "
+            "outputs are near 0, so it learns them slowly; scale the targets to mean 0 and deviation 1",
+            *(float(known.nanmean()), float(spread)),
+        )
 
 
 def _note_baseline(trainer: Trainer, nodes: Tensor, *, warns: bool) -> None:
