@@ -26,20 +26,20 @@ BUDGETS = {
     ("ops",): 11_035,
     ("sampling",): 6_470,
     ("features",): 4_055,
-    ("datasets",): 6_595,
+    ("datasets",): 6_615,
     ("nn",): 3_735,
     ("loader",): 3_495,
     ("collective",): 4_295,
     ("fullgraph",): 30_190,
     ("distributed",): 7_060,
     ("synth",): 5_745,
-    ("train",): 10_185,
+    ("train",): 10_210,
     ("estimates",): 4_130,
     ("report.py",): 415,
     ("cli",): 4_550,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_833, 414
+WHOLE_LINES, WHOLE_FILES = 109_875, 414
 TEST_LINES = 95_450
 
 
