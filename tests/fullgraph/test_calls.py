@@ -289,6 +289,19 @@ def test_a_weight_that_a_transform_left_behind_is_no_obstacle(change, kind):
     torch.testing.assert_close(run(), model(data.x, data.edge_index)[data.train_mask], **CLOSE)
 
 
+@pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")
+@pytest.mark.parametrize("change", [nn.utils.weight_norm, nn.utils.spectral_norm])
+def test_a_weight_that_inference_mode_left_behind_is_no_obstacle(change):
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN, change(nn.Linear(HIDDEN, HIDDEN))).eval()
+    engine = graphbraid.compile(model)
+    with torch.inference_mode():
+        engine(data.x, data.edge_index)
+    model.between.bias.requires_grad_(False)
+    torch.testing.assert_close(engine(data.x, data.edge_index), model(data.x, data.edge_index), **CLOSE)
+    assert (engine.why is None) == (change is nn.utils.weight_norm)
+
+
 @pytest.mark.filterwarnings("ignore")  # PyTorch's own, of numbers in the trace
 def test_a_trace_of_an_engine_for_batches_records_the_model_as_it_is_written():
     data, model = data_of("untidy"), Stack(BASES["SAGEConv"])

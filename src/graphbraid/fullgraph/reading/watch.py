@@ -109,9 +109,13 @@ class Reached:
         for module in model.modules():
             for kind in users_classes(type(module)):
                 self._members(kind, _ENTERED)
-            is_users = not is_of_library(type(module))
+            is_users, computed = not is_of_library(type(module)), computed_weights(module)
             for key, value in vars(module).items():
-                if key not in TORCH_OWN and (self._reads(key) if is_users else _may_change(key, value)):
+                if (
+                    key not in TORCH_OWN
+                    and key not in computed
+                    and (self._reads(key) if is_users else _may_change(key, value))
+                ):
                     self._waiting.append(value)
         while self._waiting and not self.why:
             self._visit(self._waiting.popleft())
@@ -411,8 +415,11 @@ def _moves_vectors(module: nn.Module) -> bool:
 def _version(tensor: Tensor) -> tuple[int, int, bool]:
     """Return a tensor's version, address and whether it learns: new ``data`` leave the version.
 
-    A tensor that a transform of ``torch.func`` left behind, as the old weight norm keeps one, has no address.
+    Hooks of modules leave tensors behind: those of inference mode have no version, and those of a transform
+    of ``torch.func`` no address.
     """
+    if tensor.is_inference():
+        return 0, tensor.data_ptr(), False
     is_held = tensor.layout is strided and torch._C._has_storage(tensor)
     return tensor._version, tensor.data_ptr() if is_held else 0, tensor.requires_grad
 
