@@ -281,7 +281,7 @@ def test_tables_become_a_store_that_trains_and_predicts_with_their_names(
     )
     run_dir = tmp_path / "run"
     graphbraid("train", "--data", tmp_path / "store", "--out", run_dir, "--epochs", 5, "--lr", 0.05, *QUICK)
-    (tmp_path / "ids.txt").write_text("n4\nn11\n")
+    (tmp_path / "ids.txt").write_text("n4\nn11\n", encoding="utf-8-sig")
     out = tmp_path / "p.csv"
     done = graphbraid("predict", "--run", run_dir, "--nodes", tmp_path / "ids.txt", "--out", out)
     with out.open() as file:

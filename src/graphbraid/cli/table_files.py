@@ -57,7 +57,7 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[list[Any]]:
 def _lines(path: Path, what: str) -> list[str]:
     try:
         # str.splitlines would also divide an id at a form feed, or at another of the rarer line separators.
-        return [line for line in read_text(path).split("\n") if line.strip()]
+        return [line for line in read_text(path).removeprefix("\ufeff").split("\n") if line.strip()]
     except Exception as error:  # such as an encoding error
         raise DataError(f"the {what} in {path} cannot be read: {error}") from error
 
