@@ -19,7 +19,7 @@ from tests.extras import PATIENCE
 from typer.testing import CliRunner
 
 import graphbraid
-from graphbraid.cli.common import err_console, guarded, marked, out_console, say
+from graphbraid.cli.common import err_console, guarded, marked, out_console, print_json, say
 from graphbraid.cli.main import COMMANDS, app
 from graphbraid.errors import (
     ConfigError,
@@ -77,6 +77,11 @@ def test_a_program_gets_one_json_object(error, code, message, capsys):
     assert report["exit_code"] == code
     assert report["type"] == type(error).__name__
     assert message in report["message"]
+
+
+def test_numbers_that_json_lacks_are_null(capsys):
+    print_json({"auroc": float("nan"), "others": [float("inf"), 0.5, Path("x")]})
+    assert json.loads(capsys.readouterr().out) == {"auroc": None, "others": [None, 0.5, "x"]}
 
 
 def test_debug_shows_the_traceback(capsys):

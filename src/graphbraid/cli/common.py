@@ -152,9 +152,13 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Print the command's result as JSON; NoOutputError if standard output is closed, or its disk is full."""
+    """Print the command's result as JSON; NoOutputError if standard output is closed, or its disk is full.
+
+    JSON has no NaN, as of a metric that is not defined, and no infinity: they are null.
+    """
+    finite = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
     try:
-        sys.stdout.write(json.dumps(value, indent=2, default=str, allow_nan=False) + "\n")
+        sys.stdout.write(json.dumps(finite, indent=2) + "\n")
         sys.stdout.flush()
     except BrokenPipeError:
         raise
