@@ -36,10 +36,10 @@ BUDGETS = {
     ("train",): 10_210,
     ("estimates",): 4_130,
     ("report.py",): 415,
-    ("cli",): 4_550,
+    ("cli",): 4_555,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_882, 414
+WHOLE_LINES, WHOLE_FILES = 109_886, 414
 TEST_LINES = 95_450
 
 
