@@ -15,7 +15,7 @@ from tests.extras import PATIENCE
 from tests.peaks import least_peak
 from tests.sampling.graphs import power_law_csc
 from torch_geometric import nn as pyg
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 import graphbraid
 from graphbraid import Graph, native
@@ -368,3 +368,17 @@ def test_epochs_beyond_those_of_a_seed_are_refused(epoch):
     loader.epoch = epoch
     with pytest.raises(ConfigError, match="epoch must be a whole number in"):
         next(iter(loader))
+
+
+def test_weights_that_float32_loses_are_told():
+    edges = torch.tensor([[0, 1, 2], [3, 3, 3]])
+    lost = torch.tensor([1.0, 1e-60, 0.0], dtype=torch.float64)
+    data = Data(num_nodes=4, edge_index=edges, odds=lost)
+    typed = HeteroData()
+    typed["n"].num_nodes = 4
+    typed["n", "to", "n"].edge_index, typed["n", "to", "n"].odds = edges, lost
+    for given, nodes in ((data, [3]), (typed, ("n", [3]))):
+        with pytest.warns(
+            UserWarning, match="1 weights 'odds' are 0 in float32, so their edges are never drawn"
+        ):
+            NeighborLoader(given, [2], nodes, weight_attr="odds")

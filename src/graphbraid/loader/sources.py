@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -69,6 +70,8 @@ def source_of(data: Any, weight_attr: str | None, known: Graph | None = None) ->
             f"data must be a graphbraid.Graph or a PyG Data or HeteroData; got {type(data).__name__}"
         )
     weights = weight_attr or _weights_of(data)
+    if weight_attr is not None:
+        _tell_lost(data.get(weight_attr), weight_attr)
     graph = exact_graph_from_pyg(Graph, data, edge_weight=weights, known=known)
     return _DataSorter(data, graph).source()
 
@@ -156,6 +159,17 @@ def _weights_of(data: Data) -> str | None:
     return "edge_weight"
 
 
+def _tell_lost(weight: Any, name: str) -> None:
+    """Warn of weights to draw by that are 0 in float32 and not in the data: such edges are never drawn."""
+    if isinstance(weight, Tensor) and weight.dtype == torch.float64:
+        lost = int(((weight > 0) & (weight.float() == 0)).sum())
+        if lost:
+            warnings.warn(
+                f"{lost} weights {name!r} are 0 in float32, so their edges are never drawn; scale them",
+                stacklevel=2,
+            )
+
+
 def _graph_of_hetero(data: Any, weight_attr: str | None) -> Graph:
     """Return the graph of a HeteroData's relations, whose attributes stay in the data."""
     ends, weights = {}, {}
@@ -167,6 +181,7 @@ def _graph_of_hetero(data: Any, weight_attr: str | None) -> Graph:
         ends[edge_type], _ = edges_of(store)
         if weight_attr is not None and weight_attr in store:
             weights[edge_type] = store[weight_attr]
+            _tell_lost(store[weight_attr], weight_attr)
     if weight_attr is not None and not weights:
         raise ConfigError(f"weight_attr={weight_attr!r}: no relation of the data has it")
     counts = {node_type: data[node_type].num_nodes for node_type in data.node_types}
