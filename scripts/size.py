@@ -28,7 +28,7 @@ BUDGETS = {
     ("features",): 4_055,
     ("datasets",): 6_615,
     ("nn",): 3_735,
-    ("loader",): 3_495,
+    ("loader",): 3_510,
     ("collective",): 4_295,
     ("fullgraph",): 30_195,
     ("distributed",): 7_060,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_555,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_886, 414
+WHOLE_LINES, WHOLE_FILES = 109_901, 414
 TEST_LINES = 95_450
 
 
