@@ -168,6 +168,15 @@ def test_ids_that_another_program_wrote_as_floats_are_the_whole_numbers(tmp_path
         from_tables(far)
 
 
+def test_texts_of_several_lines_may_lie_on_both_sides_of_a_block(tmp_path, monkeypatch):
+    monkeypatch.setattr("graphbraid.datasets.tables.file._BLOCK_BYTES", 4096)
+    frame = pd.DataFrame({"id": range(500), "note": ['a "b"\n' + "c,\n" * (i % 9) for i in range(500)]})
+    frame.assign(a=frame["id"] / 2).to_csv(tmp_path / "n.csv", index=False)
+    made = from_tables(ONE_EDGE, tmp_path / "n.csv")
+    assert made.graph.x.flatten().tolist() == [i / 2 for i in range(500)]
+    assert made.ids.values.tolist() == list(range(500))
+
+
 def test_the_index_that_pandas_writes_is_no_feature(tmp_path):
     frame = pd.DataFrame({"id": [3, 1, 2], "a": [0.5, 1.5, 2.5]}, index=[7, 8, 5])
     frame.to_csv(tmp_path / "n.csv")

@@ -277,7 +277,7 @@ class TableFile:
                 block_size=_BLOCK_BYTES,
                 use_threads=threads,
             ),
-            parse_options=csv.ParseOptions(delimiter=self._delimiter),
+            parse_options=csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
             convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
         )
 
