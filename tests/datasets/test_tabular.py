@@ -11,6 +11,7 @@ import torch
 from pyarrow import parquet
 
 from graphbraid.datasets import CsvOptions, NodeIds, from_frames, from_tables, open_names, save_store
+from graphbraid.datasets.tables.file import TableFile
 from graphbraid.errors import ConfigError, DataError
 
 EDGES = "source,destination,weight\nann,bob,1.5\nbob,cid,2\nann,cid,0.5\nann,ann,1\n"
@@ -175,6 +176,25 @@ def test_texts_of_several_lines_may_lie_on_both_sides_of_a_block(tmp_path, monke
     made = from_tables(ONE_EDGE, tmp_path / "n.csv")
     assert made.graph.x.flatten().tolist() == [i / 2 for i in range(500)]
     assert made.ids.values.tolist() == list(range(500))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".csv.gz"])
+@pytest.mark.parametrize(
+    ("early", "late"),
+    [
+        *(("1", one) for one in ("1.5", "unknown", "true")),
+        *(("", one) for one in ("7", "0.5", "2026-01-01", "2026-01-01T10:00:00Z", "a")),
+        *(("2026-01-01", one) for one in ("2026-01-01T10:00:00", "soon")),
+        *(("true", "maybe"), ("10:30", "late"), ("2026-01-01T10:00:00", "2026-01-01T10:00:00.5"), ("a", "")),
+    ],
+)
+def test_types_of_columns_hold_in_all_blocks_of_a_file(early, late, suffix, tmp_path, monkeypatch):
+    text = "id,a\n" + "".join(f"{i},{early if i < 1500 else late}\n" for i in range(2000))
+    file = tmp_path / f"n{suffix}"
+    file.write_bytes(gzip.compress(text.encode()) if suffix.endswith("gz") else text.encode())
+    whole = TableFile(file).types
+    monkeypatch.setattr("graphbraid.datasets.tables.file._BLOCK_BYTES", 4096)
+    assert TableFile(file).types == whole
 
 
 def test_the_index_that_pandas_writes_is_no_feature(tmp_path):

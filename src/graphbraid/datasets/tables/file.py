@@ -306,8 +306,7 @@ class TableFile:
 
             schema = parquet.read_schema(self._path)
         else:
-            with self._open_csv(None, {}) as reader:
-                schema = reader.schema
+            schema = self._csv_schema()
         if len(set(schema.names)) < len(schema.names):
             repeated = sorted({name for name in schema.names if schema.names.count(name) > 1})
             raise DataError(f"{self.name} has several columns called {repeated[0]!r}; names must differ")
@@ -317,6 +316,35 @@ class TableFile:
             self.parts |= {name: [f"{name}[{at}]" for at in range(width)]} if width else {}
             types |= dict.fromkeys(self.parts[name], kind.value_type) if width else {name: kind}
         return types
+
+    def _csv_schema(self) -> Any:
+        """Return names and types of a CSV file's columns; pyarrow infers them from the first block alone.
+
+        Of a longer file all rows are read, and a type that does not hold in one gives way to pyarrow's next.
+        """
+        arrow = require_pyarrow()
+        zones = [arrow.timestamp(unit, tz=zone) for zone in (None, "UTC") for unit in ("s", "ns")]
+        order = [arrow.null(), arrow.int64(), arrow.bool_(), arrow.date32(), arrow.time32("s"), *zones]
+        order += [arrow.float64(), arrow.string()]  # as pyarrow tries them
+        with self._open_csv(None, {}) as reader:
+            first = reader.schema
+        assert self._path is not None
+        names, types = first.names, dict(zip(first.names, first.types, strict=True))
+        is_one_block = self._path.suffix != ".gz" and self._path.stat().st_size <= _BLOCK_BYTES
+        if is_one_block or len(types) < len(names):
+            return first
+        while True:
+            try:
+                with self._open_csv(None, types) as reader:
+                    for _ in reader:
+                        pass
+            except arrow.ArrowInvalid as error:
+                found = re.search(r"In CSV column #(\d+): .*conversion error", str(error))
+                name = names[int(found.group(1))] if found else ""
+                if types.get(name) in order[:-1]:
+                    types[name] = order[order.index(types[name]) + 1]
+                    continue
+            return arrow.schema(list(types.items()))
 
     def _width(self, name: str, kind: Any) -> int:
         """Return how many numbers the lists of a column hold; 0 if it holds other things."""
