@@ -1,6 +1,7 @@
 """An engine follows its model: modes, replaced parts, changed data, repeated backward passes, threads."""
 
 import copy
+import gc
 import operator
 import pickle
 from concurrent.futures import ThreadPoolExecutor
@@ -500,6 +501,18 @@ def test_parameters_of_a_graph_break_may_be_replaced():
     assert_follows(model, data, engine)
     model.between.bias = nn.Parameter(model.between.bias.detach() + 1)
     assert_follows(model, data, engine)  # the new one gets its gradient, too
+
+
+@pytest.mark.filterwarnings("ignore:.*parts of the model run as they are written")
+def test_a_model_that_is_read_again_holds_nothing_of_earlier_readings():
+    data, model = data_of("untidy"), Stack(GCN, nn.GRUCell(HIDDEN, HIDDEN))
+    engine, counts = engine_of(model, data), []
+    for _ in range(10):  # more than the snapshots that an engine keeps
+        model.between.bias_hh = nn.Parameter(torch.zeros(3 * HIDDEN))
+        engine().sum().backward()
+        gc.collect()
+        counts.append(sum(isinstance(one, torch.Tensor) for one in gc.get_objects()))
+    assert counts[-1] == counts[-3]
 
 
 # ---- what it is called in

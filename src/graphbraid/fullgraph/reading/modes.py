@@ -51,8 +51,9 @@ def unseen_by_hooks() -> AbstractContextManager[None]:
     """Return a context whose saved tensors are seen by no hooks outside.
 
     ``torch.utils.checkpoint`` compares the tensors that its two calls save. Only the first one reads a model.
+    A result that is saved as it is would hold the graph that holds it, for ever.
     """
-    return torch.autograd.graph.saved_tensors_hooks(itself, itself)
+    return torch.autograd.graph.saved_tensors_hooks(Tensor.detach, itself)
 
 
 @contextmanager
