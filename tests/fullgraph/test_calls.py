@@ -1,5 +1,7 @@
 """State between an engine's forward and backward pass belongs to the call, whatever runs in between."""
 
+import copy
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from tests.fullgraph.test_following import CLOSE, compiled
 from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
+from torch.nn.utils.parametrizations import spectral_norm
 from torch.nn.utils.stateless import _reparametrize_module
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
@@ -287,6 +290,29 @@ def test_a_weight_that_a_transform_left_behind_is_no_obstacle(change, kind):
 
     torch.func.grad(loss)(*values)
     torch.testing.assert_close(run(), model(data.x, data.edge_index)[data.train_mask], **CLOSE)
+
+
+@pytest.mark.filterwarnings("ignore:.*parts of the model run as they are written")
+@pytest.mark.parametrize("batched", [False, True])
+def test_each_call_of_a_spectral_norm_keeps_its_own_vectors(batched):
+    torch.manual_seed(0)
+    data, model = data_of("untidy"), Stack(GCN)
+    spectral_norm(model.first.lin)
+    copied, found = copy.deepcopy(model), []
+    engine = graphbraid.compile(model, data)
+    for one, run in (
+        (model, engine),
+        (copied, lambda: copied(data.x, data.edge_index)[data.train_mask]),
+    ):
+        one.first.lin.parametrizations.weight[0]._u.copy_(torch.eye(HIDDEN)[0])
+        out, parameters = run(), [*one.parameters()]
+        if batched:
+            grads = torch.autograd.grad(out[0], parameters, torch.eye(CLASSES), is_grads_batched=True)
+        else:
+            run()
+            grads = torch.autograd.grad(out.square().sum(), parameters)
+        found.append([*grads, *one.buffers()])
+    torch.testing.assert_close(*found, **CLOSE)
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")

@@ -126,7 +126,7 @@ def _differentiable(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
     with step.lock, torch.no_grad():
         outputs = step.bring_back(ctx.was)
         outputs = outputs.clone() if ctx.rows is None else outputs.index_select(0, ctx.rows)
-    with torch.enable_grad():
+    with torch.enable_grad(), step.vectors_of(ctx.was):
         written = ctx.behind.written(ctx.was.seeds)
     if ((written - outputs).abs() > _AGREES * outputs.abs().max()).any():
         raise RuntimeError(

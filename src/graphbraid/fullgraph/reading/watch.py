@@ -341,7 +341,7 @@ class ModelWatch:
         ]
         """Functions that return what else is watched, as it is now."""
         self._parameters = [p for p in model.parameters() if not is_lazy(p)]
-        moving = {id(b) for m in self._modules if _moves_vectors(m) for b in m.buffers(recurse=False)}
+        moving = {id(b) for m in self._modules if moves_vectors(m) for b in m.buffers(recurse=False)}
         buffers = [b for name, b in model.named_buffers() if not name.endswith(COUNTED)]
         self._buffers = [b for b in buffers if not b.is_inference() and id(b) not in moving]
         # Single numbers, such as GIN's epsilon, by value: a write through `data` has no version.
@@ -403,7 +403,7 @@ def _hold_same_items(dicts: list[dict[str, Any]], before: tuple[tuple[Any, ...],
     )
 
 
-def _moves_vectors(module: nn.Module) -> bool:
+def moves_vectors(module: nn.Module) -> bool:
     """Return whether a module is torch's spectral norm, each of whose calls moves its two vectors.
 
     It runs inside graph breaks, where they are read as they are.

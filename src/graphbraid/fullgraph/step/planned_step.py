@@ -18,6 +18,7 @@ from torch import Tensor
 from graphbraid import native
 from graphbraid.fullgraph import program as ir
 from graphbraid.fullgraph.device import NotRecordedError, Run
+from graphbraid.fullgraph.reading.watch import moves_vectors
 from graphbraid.fullgraph.step.operations import attention, by_pytorch, edges, exchange, linear, norm, rowwise
 from graphbraid.fullgraph.step.operations.row_exchange import PeerReads, route_of
 from graphbraid.fullgraph.step.plan import PlannedOperation, StepPlan, StepRequest, WhenWhole
@@ -37,6 +38,8 @@ class ForwardPass(NamedTuple):
     """Versions of the running statistics that the pass normalised by."""
     generators: tuple[Tensor, ...]
     """States of torch's generators, the host's and the device's, from which graph breaks drew."""
+    vectors: tuple[Tensor, ...]
+    """Vectors of spectral norms before the pass, which moved them."""
 
 
 class PlannedStep:
@@ -79,6 +82,8 @@ class PlannedStep:
         self._breaks = [op for op in program.ops if isinstance(op, ir.Break)]
         of_user += [module for op in self._breaks for module in op.modules()]
         self._modules = [inner for module in of_user for inner in module.modules()]
+        self._moving = [b for m in self._modules if moves_vectors(m) for b in m.buffers(recurse=False)]
+        self._vectors: tuple[Tensor, ...] = ()
         self.lock = threading.RLock()
         """Held while a pass runs: passes of several threads share the arena."""
         self._num_forwards = 0
@@ -113,6 +118,7 @@ class PlannedStep:
         began, self.seconds = time.perf_counter(), None
         self._held = 0
         self._generators = self._states_of_generators()
+        self._vectors = tuple(one.clone() for one in self._moving)
         with self._awake():
             self._run_forward()
         self._num_forwards += 1
@@ -123,7 +129,8 @@ class PlannedStep:
     def last_pass(self) -> ForwardPass:
         """Return the state that :meth:`bring_back` needs to repeat the last :meth:`forward`."""
         modes, statistics = self._modes(), self._statistics()
-        return ForwardPass(self._held, self.plan.seeds.drawn(), modes, statistics, self._generators)
+        seeds, drew = self.plan.seeds.drawn(), self._generators
+        return ForwardPass(self._held, seeds, modes, statistics, drew, self._vectors)
 
     @torch.no_grad()
     def bring_back(self, was: ForwardPass) -> Tensor:
@@ -144,12 +151,24 @@ class PlannedStep:
             self.plan.seeds.put_back(was.seeds)
             self._held = 0
             now = self._states_of_generators()
-            with self._as_before(was.modes):
+            with self._as_before(was.modes), self.vectors_of(was):
                 self._put_back(was.generators)
                 self._run_forward()
                 self._put_back(now)
             self._held = was.number
         return self.output.tensor
+
+    @contextmanager
+    def vectors_of(self, was: ForwardPass) -> Iterator[None]:
+        """Give spectral norms the vectors that they had before a pass."""
+        now = [one.clone() for one in self._moving]
+        try:
+            for one, value in zip(self._moving, was.vectors, strict=True):
+                one.data.copy_(value)
+            yield
+        finally:
+            for one, value in zip(self._moving, now, strict=True):
+                one.data.copy_(value)
 
     @contextmanager
     def _as_before(self, modes: tuple[bool, ...]) -> Iterator[None]:
