@@ -30,7 +30,7 @@ BUDGETS = {
     ("nn",): 3_735,
     ("loader",): 3_510,
     ("collective",): 4_295,
-    ("fullgraph",): 30_195,
+    ("fullgraph",): 30_215,
     ("distributed",): 7_060,
     ("synth",): 5_745,
     ("train",): 10_210,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_555,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_929, 414
+WHOLE_LINES, WHOLE_FILES = 109_949, 414
 TEST_LINES = 95_450
 
 
