@@ -189,6 +189,19 @@ def test_layers_that_read_features_of_edges_have_the_bits_of_their_operations(na
     assert assert_same_bits(OfEdges(OF_EDGES[name]), call, monkeypatch, rounds=rounds, twice=True)
 
 
+@pytest.mark.parametrize("name", OF_EDGES | OF_STEPS)
+def test_without_nodes_gradients_are_zero(name):
+    """A step before leaves numbers in the memory that gradients take."""
+    model, data = OfEdges((OF_EDGES | OF_STEPS)[name]), with_features()
+    engine = graphbraid.compile(model, strict=True)
+    for nodes, edges in ((data.num_nodes, data.num_edges), (0, 0)):
+        model.zero_grad()
+        out = engine(1e3 * data.x[:nodes].float(), data.edge_index[:, :edges], data.edge_attr[:edges])
+        out.sum().backward()
+    assert out.shape == (0, 6)
+    assert all(p.grad is None or not p.grad.any() for p in model.parameters())
+
+
 def test_gine_reads_rows_of_edges_as_they_are(monkeypatch):
     torch.manual_seed(0)
     model, data = pyg.GINEConv(nn.Linear(CHANNELS, 8)), with_features(num_features=CHANNELS)

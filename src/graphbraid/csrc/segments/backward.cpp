@@ -344,7 +344,8 @@ void Pass::map_back(const Operation& op, const Step& step, size_t place, const F
     need(places != nullptr || walk.num_edges == 0, "rows of edges need the places of edges");
     of_x = gradient_of(op.x, place);
   }
-  const FloatMatrix x = rows_[op.x].data != nullptr ? rows_[op.x] : of_x;  // which takes its place
+  const bool in_place = step.of_x && rows_[op.x].data == nullptr;
+  const FloatMatrix x = in_place ? of_x : rows_[op.x];
   if (step.of_weight || step.of_bias) of_map = FloatMatrix::make(features.width + 1, x.width);
   mapped_back(walk, places, step.of_x, grad, x, features, mapped.how, op.factor, of_x, of_map);
   if (step.of_x) add(held[op.x], of_x);
