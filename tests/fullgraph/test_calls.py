@@ -22,6 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import graphbraid
 from graphbraid.errors import ConfigError
+from graphbraid.train.step.reach import _Shapes
 
 BETWEEN = {
     "batch": lambda: nn.Sequential(nn.BatchNorm1d(HIDDEN), nn.ReLU(), nn.Dropout(0.5)),
@@ -262,10 +263,11 @@ def test_modes_see_the_operations_of_the_model(mode):
             torch.testing.assert_close(out, model(data.x, data.edge_index)[nodes], **CLOSE)
         counts.append(seen.get_total_flops() if isinstance(seen, FlopCounterMode) else 0)
     assert len({*counts}) == 1
-    with torch.device("cpu"):
-        assert engine.why is None
-        by_batch(data.x, data.edge_index)
-        assert by_batch.why is None
+    for known in (torch.device("cpu"), _Shapes()):  # the second is graphbraid's own
+        with known:
+            assert engine.why is None
+            by_batch(data.x, data.edge_index)
+            assert by_batch.why is None
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm", "ignore:.*as (they are|it is) written")

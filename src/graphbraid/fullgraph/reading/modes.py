@@ -87,16 +87,16 @@ def why_not_now(device: str, *, in_half: bool = False) -> NotLoweredError | None
 
 
 def _mode_now(device: str) -> str | None:
-    """Return the class of a mode that may change what functions do; None if there is none.
+    """Return the class of a user's mode that may change what functions do; None if there is none.
 
-    A default device is one, unless it is of the type ``device``.
+    A default device is one, unless it is of the type ``device``. Lowered calls know graphbraid's own modes.
     """
     if torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack() == 0:
         return None
     functions: list[Any] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [*functions, *_get_current_dispatch_mode_stack()]
-    own = (one for one in modes if not (type(one) is DeviceContext and one.device.type == device))
-    return next((type(one).__name__ for one in own), None)
+    kinds = (type(one) for one in modes if not (type(one) is DeviceContext and one.device.type == device))
+    return next((kind.__name__ for kind in kinds if not kind.__module__.startswith("graphbraid.")), None)
 
 
 class DispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
