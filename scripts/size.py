@@ -40,7 +40,7 @@ BUDGETS = {
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
 WHOLE_LINES, WHOLE_FILES = 109_949, 414
-TEST_LINES = 95_450
+TEST_LINES = 95_780
 
 
 def size(path: Path, *endings: str) -> tuple[int, int]:
