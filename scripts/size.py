@@ -26,7 +26,7 @@ BUDGETS = {
     ("ops",): 11_035,
     ("sampling",): 6_470,
     ("features",): 4_055,
-    ("datasets",): 6_640,
+    ("datasets",): 6_650,
     ("nn",): 3_735,
     ("loader",): 3_510,
     ("collective",): 4_295,
@@ -39,7 +39,7 @@ BUDGETS = {
     ("cli",): 4_555,
 }
 """Rooms and modules of the package -> lines of Python that they should have at most."""
-WHOLE_LINES, WHOLE_FILES = 109_949, 414
+WHOLE_LINES, WHOLE_FILES = 109_954, 414
 TEST_LINES = 95_780
 
 

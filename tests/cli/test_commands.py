@@ -296,7 +296,7 @@ def test_columns_without_numbers_are_named_when_left_out(graphbraid, tables, tmp
     columns = ("--source", "from", "--destination", "to", "--nodes", nodes)
     done = graphbraid("convert", edges, tmp_path / "store", *columns, "--json")
     assert done.json["num_features"] == 8
-    assert done.stderr == "columns left out, as they hold no numbers or those of rows: colour, role\n"
+    assert done.stderr == "columns left out, as they hold no numbers or an index: colour, role\n"
 
 
 def test_other_data_is_predicted_without_labels_and_named_as_in_training(graphbraid, tables, tmp_path):

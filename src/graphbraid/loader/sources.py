@@ -160,14 +160,12 @@ def _weights_of(data: Data) -> str | None:
 
 
 def _tell_lost(weight: Any, name: str) -> None:
-    """Warn of weights to draw by that are 0 in float32 and not in the data: such edges are never drawn."""
-    if isinstance(weight, Tensor) and weight.dtype == torch.float64:
-        lost = int(((weight > 0) & (weight.float() == 0)).sum())
-        if lost:
-            warnings.warn(
-                f"{lost} weights {name!r} are 0 in float32, so their edges are never drawn; scale them",
-                stacklevel=2,
-            )
+    """Warn of weights above 0 that are 0 in float32: their edges are never drawn."""
+    if not isinstance(weight, Tensor) or weight.dtype != torch.float64:
+        return
+    if lost := int(((weight > 0) & (weight.float() == 0)).sum()):
+        what = f"{lost} weights {name!r} are 0 in float32, so their edges are never drawn; scale them"
+        warnings.warn(what, stacklevel=2)
 
 
 def _graph_of_hetero(data: Any, weight_attr: str | None) -> Graph:

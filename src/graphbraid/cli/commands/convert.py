@@ -225,7 +225,7 @@ def _read(
         made = datasets.from_tables(source, columns.pop("nodes", None), **columns, csv=csv, name=name)
         if made.unused_columns:
             unused = ", ".join(name or "(no name)" for name in made.unused_columns)
-            say(err_console(), "columns left out, as they hold no numbers or those of rows: {}", unused)
+            say(err_console(), "columns left out, as they hold no numbers or an index: {}", unused)
         names = datasets.StoreNames(ids=made.ids, class_names=made.class_names)
         return datasets.prepare(made.graph, **preparation), names
     if columns:
@@ -237,7 +237,7 @@ def _read(
             err_console().print(table(_DECIDED, _decided_rows(described.columns), "columns"))
         for node_type, left_out in described.unused_columns.items():
             if node_type not in described.columns:
-                text_of = "columns of {} left out, as they hold no numbers or those of rows: {}"
+                text_of = "columns of {} left out, as they hold no numbers or an index: {}"
                 say(err_console(), text_of, node_type, ", ".join(left_out))
         graph = datasets.prepare(described.graph, **preparation)
         return graph, datasets.StoreNames(types=described.names)

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -269,17 +270,23 @@ class TableFile:
     def _open_csv(self, columns: list[str] | None, types: dict[str, Any], *, threads: bool = True) -> Any:
         from pyarrow import csv
 
-        return csv.open_csv(
-            self._path,
-            read_options=csv.ReadOptions(
+        return csv.open_csv(self._path, **self._csv_options(columns or [], types, threads=threads))
+
+    def _csv_options(
+        self, columns: list[str], types: dict[str, Any], *, threads: bool = True
+    ) -> dict[str, Any]:
+        from pyarrow import csv
+
+        return {
+            "read_options": csv.ReadOptions(
                 column_names=None if self._csv.header else self._numbered(),
                 skip_rows=self._csv.skip_rows,
                 block_size=_BLOCK_BYTES,
                 use_threads=threads,
             ),
-            parse_options=csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            convert_options=csv.ConvertOptions(column_types=types, include_columns=columns or []),
-        )
+            "parse_options": csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            "convert_options": csv.ConvertOptions(column_types=types, include_columns=columns),
+        }
 
     @property
     def _delimiter(self) -> str:
@@ -320,12 +327,12 @@ class TableFile:
     def _csv_schema(self) -> Any:
         """Return names and types of a CSV file's columns; pyarrow infers them from the first block alone.
 
-        Of a longer file all rows are read, and a type that does not hold in one gives way to pyarrow's next.
+        Of a longer file all rows are read. A column whose type does not hold in one is read by itself and
+        whole, which infers its type from all rows.
         """
-        arrow = require_pyarrow()
-        zones = [arrow.timestamp(unit, tz=zone) for zone in (None, "UTC") for unit in ("s", "ns")]
-        order = [arrow.null(), arrow.int64(), arrow.bool_(), arrow.date32(), arrow.time32("s"), *zones]
-        order += [arrow.float64(), arrow.string()]  # as pyarrow tries them
+        from pyarrow import csv
+
+        arrow, doubtful = require_pyarrow(), set[str]()
         with self._open_csv(None, {}) as reader:
             first = reader.schema
         assert self._path is not None
@@ -340,9 +347,10 @@ class TableFile:
                         pass
             except arrow.ArrowInvalid as error:
                 found = re.search(r"In CSV column #(\d+): .*conversion error", str(error))
-                name = names[int(found.group(1))] if found else ""
-                if types.get(name) in order[:-1]:
-                    types[name] = order[order.index(types[name]) + 1]
+                if found and (name := names[int(found.group(1))]) not in doubtful:
+                    doubtful.add(name)
+                    with suppress(arrow.ArrowInvalid):  # such as of a row with too few fields: reading tells
+                        types[name] = csv.read_csv(self._path, **self._csv_options([name], {})).schema[0].type
                     continue
             return arrow.schema(list(types.items()))
 
@@ -411,7 +419,7 @@ def is_index(column: str) -> bool:
 def _of_pandas(frame: Any) -> Any:
     """Return a data frame of pandas as a pyarrow.Table; DataError names a column that Arrow cannot hold."""
     table = require_pyarrow().Table
-    refused = (ValueError, TypeError, OverflowError, NotImplementedError)
+    refused = (ValueError, TypeError, OverflowError, NotImplementedError)  # errors of pyarrow and pandas
     try:
         return table.from_pandas(frame, preserve_index=False)
     except refused as error:

@@ -53,7 +53,7 @@ class NodeColumns:
     labels: tuple[str, ...]
     split: str | None
     unused: tuple[str, ...]
-    """Columns that are ignored because they hold no numbers, or those of rows."""
+    """Columns that are ignored because they hold no numbers, or an index that pandas wrote."""
     matrix: bool
     """Whether the labels were given as a list of columns, which makes a matrix even of one column."""
     time: str | None = None
@@ -375,7 +375,7 @@ class TableGraph:
     class_names: tuple[str, ...] | None
     """Name of each class, if the label column held strings, or of each column of a label matrix."""
     unused_columns: tuple[str, ...] = ()
-    """Columns of the node table without a role, ignored because they hold no numbers, or those of rows."""
+    """Columns of the node table that have no role, and hold no numbers or an index that pandas wrote."""
 
 
 @typed

@@ -138,7 +138,7 @@ class AsWritten:
         self._model, self._calling, self._values, self._data = model, calling, values, data
         self._node_type = node_type
         self.differentiates_twice = False
-        """Whether gradients may be differentiated again, which :func:`.fused_layers` does not allow."""
+        """Whether gradients may be differentiated again; those of :func:`.fused_layers` cannot be."""
 
     def __call__(self) -> Any:
         """Call the model and return its output; of a dict by node type, the output of the wanted one.

@@ -418,10 +418,9 @@ def _version(tensor: Tensor) -> tuple[int, int, bool]:
     Hooks of modules leave tensors behind: those of inference mode have no version, and those of a transform
     of ``torch.func`` no address.
     """
-    if tensor.is_inference():
-        return 0, tensor.data_ptr(), False
+    version = 0 if tensor.is_inference() else tensor._version
     is_held = tensor.layout is strided and torch._C._has_storage(tensor)
-    return tensor._version, tensor.data_ptr() if is_held else 0, tensor.requires_grad
+    return version, tensor.data_ptr() if is_held else 0, tensor.requires_grad
 
 
 def options_of(model: nn.Module) -> dict[str, str]:

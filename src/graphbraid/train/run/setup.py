@@ -48,7 +48,7 @@ _TRIED_LABELS = 8
 _COMMON = 0.9
 """Share of the largest class from which accuracy says little."""
 _FAR = 10.0
-"""Mean or standard deviation of targets from which an untrained model needs very many steps to come near."""
+"""Mean or standard deviation from which targets are far from the outputs of a new model, near 0."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
